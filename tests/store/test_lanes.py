@@ -3,12 +3,14 @@
 import asyncio
 import errno
 import random
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
 import pytest
 from duetime_core.errors import InvalidArgument
 from duetime_core.ondisk.history import LevelHistory
+from duetime_core.ondisk.laneends import LaneEnds
 from duetime_core.ondisk.lanes import Progress, Restored
 from duetime_format.levels import DelayLevels
 from duetime_format.record import Record
@@ -89,6 +91,15 @@ class ListQueue:
         assert offset <= self.max_offset
 
 
+def ends_of(queue: ListQueue, restored: list[int], cancelled: Sequence[int] = ()) -> LaneEnds:
+    """The ends in records of a log."""
+    found = []
+    for entries in (np.array(restored, np.int64), np.array(cancelled, np.int64)):
+        dues, nowhere = dues_of(queue.read_at(entries)["tags"]), np.zeros_like(entries)
+        found.append(np.stack([entries, dues, nowhere, nowhere]))
+    return LaneEnds(restored=found[0], cancelled=found[1])
+
+
 def level_lane(queue: ListQueue) -> LevelLane:
     return LevelLane(1, cast("ConsumeQueue", queue), LevelHistory.of(DelayLevels.parse("1s 5s")))
 
@@ -99,7 +110,7 @@ def test_fence_of_a_level_accepts_the_next_entry(ahead: set[int], first: int, co
     queue = ListQueue()
     queue.add(20)
     lane = level_lane(queue)
-    lane.recover(0, 0, [np.array(sorted(ahead), np.int64)])
+    lane.recover(0, 0, ends_of(queue, sorted(ahead)))
     is_restored, is_cancelled, is_next = lane.fence(np.arange(first, first + count))
     assert not is_cancelled.any()
     open_ones = iter(entry for entry in range(40) if entry not in ahead)
@@ -128,8 +139,7 @@ class Model:
         # Restored or ended entries that are staged, oldest first, and whether they are restored.
         self.staged: list[tuple[Ints, bool]] = []
         self.lane = level_lane(self.queue)
-        found, ended = (np.array(sorted(one), np.int64) for one in (self.done, self.ended))
-        self.lane.recover(low, low, [found], ended=(ended, dues_of(self.queue.read_at(ended)["tags"])))
+        self.lane.recover(low, low, ends_of(self.queue, sorted(self.done), sorted(self.ended)))
 
     def of_staged(self, is_restored: bool) -> set[int]:
         return {entry for entries, restores in self.staged if restores == is_restored for entry in entries.tolist()}

@@ -1,46 +1,60 @@
-"""The ends of lane entries according to records of the log: restored, or ended otherwise.
-
-DT_ENTRY of a restored or quarantined record         that entry is restored
-DT_ENTRY of a record of rmq_sys_wheel_timer           that entry was replaced by this record
-a row of a record of DT_CANCELLED                     that entry was cancelled
-"""
+"""The ends of lane entries by the facts of the log: restored, replaced, or cancelled."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from duetime_format import ends
-from duetime_format.columns import Ints, Run
-from duetime_format.errors import Damaged
+from duetime_format.columns import Ints
 from duetime_format.lanes import Place
-from duetime_format.names import CANCELLED_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from duetime_format.units import Mask
 
-_LEVELS, _TIMERS = SCHEDULE_TOPIC.encode(), TIMER_TOPIC.encode()
-_CANCELLED = CANCELLED_TOPIC.encode(), 0
-NONE = np.empty((3, 0), np.int64)
+from duetime_core.ondisk.facts import NO_ROWS, Facts, by_lane
+
+_KINDS = ("restored", "replaced", "cancelled")
 
 
 @dataclass(slots=True)
 class LaneEnds:
-    """Ended entries of one lane, in order of the log; rows are entry, due time, and position of the record."""
+    """Ended entries of one lane, in the order of the log; rows are entry, due time, position of the record, and 1 if
+    that is a copy: its first record ended the entry."""
 
-    restored: Ints = field(default_factory=lambda: NONE)
-    replaced: Ints = field(default_factory=lambda: NONE)
-    cancelled: Ints = field(default_factory=lambda: NONE)
-
-    @property
-    def ended(self) -> Ints:
-        """Entries that ended without being restored, ascending."""
-        return np.unique(np.concatenate([self.replaced[0], self.cancelled[0]]))
+    restored: Ints = field(default_factory=lambda: NO_ROWS[1:])
+    replaced: Ints = field(default_factory=lambda: NO_ROWS[1:])
+    cancelled: Ints = field(default_factory=lambda: NO_ROWS[1:])
 
     @property
     def restored_entries(self) -> Ints:
         """Ascending."""
         return np.unique(self.restored[0])
 
+    @property
+    def ended_entries(self) -> Ints:
+        """Entries that ended without being restored, ascending."""
+        return self.ended()[0]
+
+    def ended(self, since: int = 0) -> tuple[Ints, Ints]:
+        """Entries that ended without being restored, ascending, and their due times.
+
+        Args:
+            since: those that records from this position on have ended, if not 0.
+        """
+        rows = np.concatenate([self.replaced, self.cancelled], axis=1)
+        return _once(rows[:, (rows[2] >= since) & (rows[3] == 0)] if since else rows)
+
+    @property
+    def left(self) -> tuple[Ints, Ints]:
+        """Entries that left the lane in any way, ascending, and their due times, without those of copies."""
+        rows = np.concatenate([self.restored, self.replaced, self.cancelled], axis=1)
+        return _once(rows[:, rows[3] == 0])
+
+    def add_ended(self, entries: Ints, dues: Ints) -> None:
+        """Adds entries that ended before all records of the log, by another source."""
+        rows = np.stack([entries, dues, np.zeros_like(entries), np.ones_like(entries)])
+        self.replaced = np.concatenate([self.replaced, rows], axis=1)
+
 
 class EndsReader:
-    """Takes the items of a walk through the log. `damaged` has positions with unreadable rows.
+    """Takes the facts of a walk through the log. `damaged` has positions with unreadable records.
 
     Restored entries already covered by a checkpoint are left out: before a level's watermark, and up to a timer lane's
     place.
@@ -52,53 +66,38 @@ class EndsReader:
         self._found: dict[tuple[int, str], list[Ints]] = {}
         self.damaged: list[tuple[int, str]] = []
 
-    def see(self, item: object) -> None:
-        """Takes an item; ignores items other than intact records."""
-        if isinstance(item, Run):
-            self._see_run(item)
+    def see(self, facts: Facts) -> None:
+        self.damaged += facts.damage
+        for lane, rows in by_lane(facts.restored):
+            self._add(lane, "restored", rows[:, self._are_after(lane, rows)])
+        for lane, rows in by_lane(facts.replaced):
+            self._add(lane, "replaced", rows)
+        for lane, rows in by_lane(facts.cancelled):
+            self._add(lane, "cancelled", rows)
 
-    def _see_run(self, run: Run) -> None:
-        for index in run.rows(_CANCELLED):
-            self._see_rows(int(run.positions[index]), run.record(index).body)
-        if run.entries is None:
-            return
-        in_levels, in_timers = run.within((_LEVELS,)), run.within((_TIMERS,))
-        there = (run.entries[0] >= 0) & ~in_levels
-        for kind, own in (("restored", there & ~in_timers), ("replaced", there & in_timers)):
-            if own.any():
-                lanes, entries, dues = run.entries[:, own]
-                rows = np.stack([entries, dues, run.positions[own]])
-                for lane in np.unique(lanes).tolist():
-                    self._add(lane, kind, rows[:, lanes == lane])
-
-    def _see_rows(self, position: int, body: bytes) -> None:
-        try:
-            rows = ends.decode(body)
-        except Damaged as error:
-            self.damaged.append((position, error.text))
-            return
-        for lane in np.unique(rows["lane"]).tolist():
-            own = rows[rows["lane"] == lane]
-            self._add(lane, "cancelled", np.stack([own["entry"], own["due"], np.full(len(own), position)]))
+    def _are_after(self, lane: int, rows: Ints) -> Mask:
+        """Mask of the rows that no checkpoint covers."""
+        entries, dues = rows[:2]
+        after: Mask = entries >= self._marks.get(lane, 0)
+        if lane in self._places:
+            place = self._places[lane]
+            after = (dues > place.due_at_ms) | ((dues == place.due_at_ms) & (entries > place.entry))
+        return after
 
     def _add(self, lane: int, kind: str, rows: Ints) -> None:
-        rows = rows.astype(np.int64)
-        if kind == "restored":
-            if lane in self._places:
-                place = self._places[lane]
-                after = (rows[1] > place.due_at_ms) | ((rows[1] == place.due_at_ms) & (rows[0] > place.entry))
-            else:
-                after = rows[0] >= self._marks.get(lane, 0)
-            rows = rows[:, after]
         if rows.size:
             self._found.setdefault((lane, kind), []).append(rows)
 
     def ends(self, lane: int) -> LaneEnds:
         """All ends found for a lane."""
-        kinds = ("restored", "replaced", "cancelled")
-        return LaneEnds(*(np.concatenate([NONE, *self._found.get((lane, kind), ())], axis=1) for kind in kinds))
+        return LaneEnds(*(np.concatenate([NO_ROWS[1:], *self._found.get((lane, kind), ())], axis=1) for kind in _KINDS))
 
     @property
     def lanes(self) -> set[int]:
         """Lanes with any ends."""
         return {lane for lane, _ in self._found}
+
+
+def _once(rows: Ints) -> tuple[Ints, Ints]:
+    entries, first = np.unique(rows[0], return_index=True)
+    return entries, rows[1, first]

@@ -122,7 +122,7 @@ def lanes(state: State) -> dict[int, PendingLane]:
             progress = Timed(state.places.get(lane, Place(0, -1)), seen.restored_entries)
         else:
             progress = levels[lane]
-        ended = np.union1d(seen.ended, _ended_by_broker(state, lane, queue))
+        ended = np.union1d(seen.ended_entries, _ended_by_broker(state, lane, queue))
         found[lane] = PendingLane(lane, state, queue, Marked(progress, ended))
     return found
 

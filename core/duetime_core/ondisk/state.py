@@ -11,18 +11,19 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from duetime_format import deletions, layout
+from duetime_format import layout
 from duetime_format.columns import Ints, Run
-from duetime_format.errors import Damaged
+from duetime_format.deletions import Deletion
 from duetime_format.lanes import LANE_TOPICS, TIMER_LANE_FIRST, Place, level_of
 from duetime_format.levels import DelayLevels
-from duetime_format.names import DELETED_TOPIC, FOREIGN_TOPICS, SCHEDULE_TOPIC, is_name
+from duetime_format.names import FOREIGN_TOPICS, SCHEDULE_TOPIC, is_name
 from duetime_format.record import Record
 from duetime_format.units import FILLER_SIZE, UNIT_TYPE, Units, joined
 
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_core.ondisk import checkpoint, configs
 from duetime_core.ondisk.batches import scan_whole
+from duetime_core.ondisk.facts import facts_of
 from duetime_core.ondisk.files import LogFiles, QueueFiles
 from duetime_core.ondisk.folder import IS_FOLDER, Files, LocalFiles
 from duetime_core.ondisk.history import LevelHistory
@@ -34,7 +35,6 @@ from duetime_core.ondisk.scan import Blank, DamagedRecord, Item, Skipped, intact
 _UNITS_AT_ONCE = 8_192
 # Begins a broker's names of lite topics.
 LMQ_PREFIX = "%LMQ%"
-_DELETED_KEY = (DELETED_TOPIC.encode(), 0)
 # Topics whose records retention appends again, with their queue offset.
 KEPT_TOPICS = LANE_TOPICS | FOREIGN_TOPICS
 # Any of these indicates a store's directory.
@@ -258,7 +258,6 @@ class StateReader:
             state.damaged.append((item.position, item.damage))
         else:
             self._see_run(item) if isinstance(item, Run) else self._see_damaged(item)
-            state.ends.see(item)
         end = item_end(item)
         # A mark at the very end means that the next file was started, if it exists.
         if not isinstance(item, Blank) or state.log.segment_at(end) is not None:
@@ -273,13 +272,15 @@ class StateReader:
             queue.settle(self._state.min_position, self._state.end)
 
     def _see_run(self, run: Run) -> None:
-        state = self._state
+        state, facts = self._state, facts_of(run, self._state.stored_at_ms)
+        state.ends.see(facts)
+        state.damaged += facts.damage
         state.records += run.count
         state.record_bytes += int(run.sizes.sum())
         state.stored_at_ms = max(state.stored_at_ms, int(run.stored_at_ms.max()))
         queued = run.queued
-        for index in run.rows(_DELETED_KEY):
-            self._delete(run.record(index).body, int(run.positions[index]))
+        for deletion in facts.deleted:
+            self._delete(deletion)
         names = [(topic.decode(), queue) for topic, queue in run.keys]
         self._see_kept(run, names)
         known = np.array([state.queues[key].files.max_offset if key in state.queues else -1 for key in names])
@@ -316,13 +317,9 @@ class StateReader:
             unit = np.array([(item.position, found.size, self._codes.of_record(found))], UNIT_TYPE)
             self._queue(key).made.append((np.array([found.queue_offset]), unit))
 
-    def _delete(self, body: bytes, position: int) -> None:
+    def _delete(self, deletion: Deletion) -> None:
         """Removes the topic's queues with their content so far; those of a later topic start with other files."""
-        try:
-            deletion = deletions.decode(body, position)
-        except Damaged as error:
-            self._state.damaged.append((position, error.text))
-            return
+        position = deletion.position
         self._deleted[deletion.topic] = position
         for key in [key for key in self._state.queues if key[0] == deletion.topic]:
             files = self._state.queues[key].files

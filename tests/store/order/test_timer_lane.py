@@ -7,7 +7,6 @@ from duetime_core.errors import InvalidArgument
 from duetime_format.lanes import Place
 from duetime_format.units import FILLER_SIZE, are_ended
 from duetime_store.lanes.lane import CANCELLED, PENDING, RESTORED, UNKNOWN
-from duetime_store.lanes.timerorder import Ended
 from structlog.testing import capture_logs
 
 from tests.store.order.timerbench import NOW_MS, Bench, ints
@@ -172,9 +171,7 @@ def test_damaged_run_is_rebuilt_while_the_lane_is_served(bench: Bench) -> None:
     bench.restore(lane, 10)
     lane.stage_cancel(ints(50))
     lane.publish_cancel(ints(50))
-    lane = bench.recover(
-        len(bench.log.data), lane.place, ended=[Ended(len(bench.log.data), ints(50), ints(NOW_MS + 150))]
-    )
+    lane = bench.recover(len(bench.log.data), lane.place, ended=[(len(bench.log.data), ints(50))])
     assert lane.order.covered[1] == 100
     expected = [*range(10, 50), *range(51, 100)]
     (path,) = [path for path in (bench.root / "0").iterdir() if path.name != "manifest"]

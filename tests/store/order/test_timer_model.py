@@ -8,7 +8,6 @@ from duetime_format.lanes import Place
 from duetime_format.units import Ints
 from duetime_store.lanes.lane import CANCELLED, PENDING, RESTORED, UNKNOWN
 from duetime_store.lanes.timerlane import NOTHING
-from duetime_store.lanes.timerorder import Ended
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -156,12 +155,8 @@ class Machine(RuleBasedStateMachine):
             self._events = [
                 (at, kind, values[values != lost] if kind == "restore" else values) for at, kind, values in self._events
             ]
-        ended = [
-            Ended(at, entries, np.array([self._dues[entry] for entry in entries.tolist()]))
-            for at, kind, entries in since
-            if kind == "cancel"
-        ]
-        for _, entries, _ in ended:
+        ended = [(at, entries) for at, kind, entries in since if kind == "cancel"]
+        for _, entries in ended:
             # A power cut has torn a mark.
             torn = data.draw(st.sampled_from([0, 1, 255, 1 << 40]))
             self._bench.queue.units["tags"][entries[0]] += torn

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
+from duetime_core.ondisk.laneends import LaneEnds
 from duetime_format.lanes import Place
 from duetime_format.names import TIMER_TOPIC
 from duetime_format.properties import encode_properties
@@ -16,7 +17,7 @@ from duetime_store.lanes.alarm import ShardClock
 from duetime_store.lanes.order.order import Order
 from duetime_store.lanes.order.topics import TopicNumbers
 from duetime_store.lanes.timerlane import NOTHING, TimerLane
-from duetime_store.lanes.timerorder import Ended, Reach
+from duetime_store.lanes.timerorder import Reach
 from duetime_store.lanes.timerrows import RowReader
 from duetime_store.log.commitlog import CommitLog
 from duetime_store.queues.consumequeue import ConsumeQueue
@@ -48,6 +49,8 @@ class BytesLog:
 
     def __init__(self) -> None:
         self.data = bytearray(b"\0" * 8)
+        # Due times by entry.
+        self.dues: dict[int, int] = {}
 
     def add(self, entry: int, due_at_ms: int, topic: str, key: str) -> tuple[int, int, int]:
         """The record's unit."""
@@ -57,6 +60,7 @@ class BytesLog:
         found = Record(TIMER_TOPIC, 0, b"body", text, queue_offset=entry, position=len(self.data))
         encoded = encode(found)
         self.data += encoded
+        self.dues[entry] = due_at_ms
         return found.position, len(encoded), due_at_ms
 
     def read(self, position: int, length: int) -> bytes:
@@ -93,12 +97,21 @@ class Bench:
         position: int | None = None,
         place: Place = NOTHING,
         found: Ints | None = None,
-        ended: list[Ended] | None = None,
+        ended: list[tuple[int, Ints]] | None = None,
     ) -> TimerLane:
+        """`ended`: positions of records, and the entries that they end."""
         lane = self.make()
-        reach = Reach(position, len(self.log.data))
-        lane.recover(place, [] if found is None else [found], ended or [], reach)
+        ends = LaneEnds()
+        if found is not None:
+            ends.restored = self._rows(len(self.log.data), found)
+        for at, entries in ended or ():
+            ends.cancelled = np.concatenate([ends.cancelled, self._rows(at, entries)], axis=1)
+        lane.recover(place, ends, Reach(position, len(self.log.data)))
         return lane
+
+    def _rows(self, position: int, entries: Ints) -> Ints:
+        dues = [self.log.dues[entry] for entry in entries.tolist()]
+        return np.stack([entries, np.array(dues, np.int64), np.full_like(entries, position), np.zeros_like(entries)])
 
     def add(self, lane: TimerLane, *delays_ms: int) -> None:
         """Stores and publishes entries."""

@@ -11,12 +11,13 @@ and none is staged, no unit is read for them.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import structlog
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_core.ondisk.history import LevelHistory
+from duetime_core.ondisk.laneends import LaneEnds
 from duetime_core.ondisk.lanes import Restored
 from duetime_format.record import Record
 from duetime_format.units import Ints, Mask, Units, are_ended, due_of, dues_of, joined
@@ -261,22 +262,19 @@ class LevelLane(Lane):
         self,
         checkpoint: int,
         broker: int,
-        found: Iterable[Ints],
+        ends: LaneEnds,
         *,
-        ended: tuple[Ints, Ints] = (_NONE, _NONE),
         may_have_ended: bool = True,
     ) -> None:
         """Marks as gone all entries before `checkpoint`, by the checkpoint; all before `broker`, by a broker's file;
-        those in `found`, restored by records of the log, in runs and in any order; and those in `ended`, ended by
-        records of the log, with their due times. Reads no unit unless entries `may_have_ended`."""
-        found = list(found)
-        self._number_after([*found, ended[0]], checkpoint)
+        and those of `ends`, by records of the log. Reads no unit unless entries `may_have_ended`."""
+        restored, (gone, dues) = ends.restored_entries, ends.ended()
+        self._number_after([restored, gone], checkpoint)
         low, end, mark = self.queue.min_offset, self.queue.max_offset, max(checkpoint, broker)
         if mark > end:
             log.warning("watermark is after the end of its lane", lane=self.number, watermark=mark, end=end)
-        self._restored = Restored.of(mark, low, end, found)
-        gone, dues = ended
-        there = (gone >= low) & (gone < end) & ~np.isin(gone, np.concatenate([_NONE, *found]))
+        self._restored = Restored.of(mark, low, end, [restored])
+        there = (gone >= low) & (gone < end) & ~np.isin(gone, restored)
         gone, dues = gone[there], dues[there]
         self._ends.restore(gone, dues)
         self._ended_count = self._read_ended(self.watermark, end) if may_have_ended or len(gone) else 0

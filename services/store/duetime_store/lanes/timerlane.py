@@ -13,12 +13,12 @@ them. They come first, and until they are restored no checkpoint can be written.
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
 from struct import Struct
 
 import numpy as np
 import structlog
 from duetime_core.errors import InvalidArgument, Violation
+from duetime_core.ondisk.laneends import LaneEnds
 from duetime_core.ondisk.lanes import Passed
 from duetime_format import record, timers
 from duetime_format.errors import Damaged
@@ -45,7 +45,7 @@ from duetime_store.lanes.near import NearUnits
 from duetime_store.lanes.order.order import Order, OrderSize
 from duetime_store.lanes.order.rows import END, NONE, START, Rows, before, joined, merged, sort
 from duetime_store.lanes.timermeasured import TimerMeasured
-from duetime_store.lanes.timerorder import Ended, Gone, Reach, TimerOrder, joined_ends
+from duetime_store.lanes.timerorder import Reach, TimerOrder
 from duetime_store.lanes.timerrows import RowReader
 from duetime_store.log.commitlog import CommitLog
 from duetime_store.queues.consumequeue import ConsumeQueue
@@ -353,19 +353,19 @@ class TimerLane(Lane):
 
     # --- recovering ---------------------------------------------------------------------------------------------------
 
-    def recover(self, place: Place, found: Sequence[Ints], ended: Sequence[Ended], reach: Reach) -> None:
-        """Marks as restored all entries up to `place`, by the checkpoint, and those in `found`, by records of the log;
-        marks those in `ended` as ended. Both are in runs, in any order.
+    def recover(self, place: Place, ends: LaneEnds, reach: Reach) -> None:
+        """Marks as restored all entries up to `place`, by the checkpoint; and as restored or ended those of `ends`, by
+        records of the log.
 
         Raises:
             OSError: the order can't be read.
         """
-        restored = np.unique(np.concatenate([_NONE, *found]))
-        self._number_after([restored, *(one.entries for one in ended)])
+        restored, ended = ends.restored_entries, ends.ended()
+        self._number_after([restored, ended[0]])
         low, end = self.queue.min_offset, self.queue.max_offset
         restored = restored[(restored >= low) & (restored < end)]
-        self._ends.restore(*joined_ends(ended))
-        self._order.recover(reach, Gone(place, restored, ended))
+        self._ends.restore(*ended)
+        self._order.recover(reach, place, ends)
         self._progress = max(place, self._last_of(restored))
         if self._progress > place:
             early = self._order.scan(place, self._progress, ALL)

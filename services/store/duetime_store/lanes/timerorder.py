@@ -1,11 +1,12 @@
 """The order of a timer lane with its sources: rebuilt and brought up to date from units and records."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import structlog
+from duetime_core.ondisk.laneends import LaneEnds
 from duetime_format.errors import Damaged
 from duetime_format.lanes import Place
 from duetime_format.units import Ints
@@ -30,32 +31,6 @@ class Reach:
     log_end: int
 
 
-class Ended(NamedTuple):
-    """Entries that a record of the log ends without restoring them, with that record's due times."""
-
-    position: int
-    entries: Ints
-    dues: Ints
-
-
-def joined_ends(ended: Sequence[Ended], since: int = 0) -> tuple[Ints, Ints]:
-    """Entries ended by records from a position on, in order and without repeats, and their due times."""
-    parts = [(one.entries, one.dues) for one in ended if one.position >= since]
-    entries, dues = (np.concatenate([_NONE, *column]) for column in (zip(*parts, strict=True) if parts else ((), ())))
-    entries, first = np.unique(entries, return_index=True)
-    return entries, dues[first]
-
-
-@dataclass(frozen=True, slots=True)
-class Gone:
-    """Entries restored or ended after the checkpoint, by the log."""
-
-    # The place of the checkpoint: all up to it had gone.
-    place: Place
-    restored: Ints
-    ended: Sequence[Ended] = ()
-
-
 class TimerOrder:
     """See the module. Reads as Order does; damaged files are rebuilt first. That blocks the store, for some seconds if
     millions of entries are pending."""
@@ -68,27 +43,30 @@ class TimerOrder:
 
     # --- recovering ---------------------------------------------------------------------------------------------------
 
-    def recover(self, reach: Reach, gone: Gone) -> None:
-        """Fills the order with all entries after the checkpoint's place except ended ones. Some restored ones may
-        remain. Raises: OSError."""
+    def recover(self, reach: Reach, place: Place, ends: LaneEnds) -> None:
+        """Fills the order with all entries after `place`, to which a checkpoint saw all restored, except those that
+        `ends` has as ended. Some restored ones may remain.
+
+        Raises:
+            OSError.
+        """
         if reach.position is None:
             self.files.clear()
         else:
             self.files.open(reach.position, self._queue.max_offset, reach.log_end)
         try:
-            self._catch_up(gone)
+            self._catch_up(place, ends)
         except Damaged as error:
             self._note(error.text)
             self.files.clear()
-            self._catch_up(gone)
+            self._catch_up(place, ends)
 
-    def _catch_up(self, gone: Gone) -> None:
+    def _catch_up(self, place: Place, ends: LaneEnds) -> None:
         position, end = self.files.covered
-        place = gone.place
         self.files.advance(place)
-        self._fill(end, gone.restored)
-        entries, dues = joined_ends(gone.ended, since=position)
-        known = (entries < end) & ~np.isin(entries, gone.restored)
+        self._fill(end, ends.restored_entries)
+        entries, dues = ends.ended(since=position)
+        known = (entries < end) & ~np.isin(entries, ends.restored[0])
         known &= (dues > place.due_at_ms) | ((dues == place.due_at_ms) & (entries > place.entry))
         self.files.remove(dues[known], entries[known])
         # Finds damage now.

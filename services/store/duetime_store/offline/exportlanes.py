@@ -172,7 +172,7 @@ class LaneExport:
 
     def _are_ended(self, lane: int, entries: Ints) -> Mask:
         """Whether entries were cancelled or replaced, by the log."""
-        return np.isin(entries, self._state.ends.ends(lane).ended)
+        return np.isin(entries, self._state.ends.ends(lane).ended_entries)
 
     def _silence(self, log_end: LogEnd, position: int, size: int, change: Change) -> None:
         self.silenced_count += self._rewrite(log_end, position, size, change)

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 
 import numpy as np
 from duetime_core.ondisk import brokertimers
+from duetime_core.ondisk.facts import facts_of
 from duetime_core.ondisk.scan import scan_runs
 from duetime_core.ondisk.state import Queue, State
-from duetime_format.columns import Ints
+from duetime_format.columns import Ints, Run
 from duetime_format.lanes import is_timer_lane, lane_of, place_of
 from duetime_format.units import FILLER_SIZE, Units, are_ended, dues_of, joined
 
@@ -41,12 +42,11 @@ class LaneCheck:
         if any(len(entries) for entries in marked.values()):
             # A running store marks units once their ends are in the log, which has grown since the walk.
             for item in scan_runs(state.log, state.end):
-                state.ends.see(item)
-        for position, what in state.ends.damaged:
-            self._report_at(position, f"record of DT_CANCELLED: {what}")
+                if isinstance(item, Run):
+                    state.ends.see(facts_of(item))
         for lane, queue in queues.items():
             ends = state.ends.ends(lane)
-            self._check_marked(lane, queue, np.setdiff1d(marked[lane], ends.ended))
+            self._check_marked(lane, queue, np.setdiff1d(marked[lane], ends.ended_entries))
             self._check_rows(queue, "cancelled", ends.cancelled)
             self._check_rows(queue, "replaced", ends.replaced)
 
@@ -79,11 +79,11 @@ class LaneCheck:
         there = (units["position"] >= self._state.min_position) & (units["size"] != FILLER_SIZE) & (units["size"] > 0)
         dated = np.abs(tags) > np.iinfo(np.int32).max
         for index in np.flatnonzero(there & dated & (dues_of(tags) != rows[1])).tolist():
-            entry, due_at_ms, position = rows[:, index].tolist()
+            entry, due_at_ms, position, _ = rows[:, index].tolist()
             what = f"the entry was {kind} with due time {due_at_ms}, its unit has {abs(int(tags[index]))}"
             self._report_at(position, what, Message(queue.topic, queue.queue, entry))
         for index in np.flatnonzero(there & ~are_ended(tags) & (rows[2] < self._reached)).tolist():
-            entry, _, position = rows[:, index].tolist()
+            entry, _, position, _ = rows[:, index].tolist()
             what = f"the record at {position} has {kind} the entry, but its unit is not marked"
             self._report.add(*unit_place(files, entry), what, Message(queue.topic, queue.queue, entry))
 

@@ -11,18 +11,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from duetime_core.ondisk.brokertimers import are_brokers, known_handover
+from duetime_core.ondisk.facts import Facts
 from duetime_core.ondisk.files import QueueFiles
 from duetime_core.ondisk.levels import TagsCodes
 from duetime_core.ondisk.rocksqueues import RocksQueue
 from duetime_core.ondisk.state import KEPT_TOPICS, State, is_possible, is_queue
-from duetime_format import deletions, record
+from duetime_format import record
 from duetime_format.columns import Ints, Run
-from duetime_format.errors import Damaged
 from duetime_format.halves import are_ended
 from duetime_format.lanes import LANE_TOPICS
 from duetime_format.names import DELETED_TOPIC, HALF_TOPIC, TIMER_TOPIC
 from duetime_format.properties import as_text, value_of
-from duetime_format.record import Record
 from duetime_format.units import FILLER_SIZE, UNIT, UNIT_TYPE, Mask, Units, dues_of, joined
 
 from duetime_store.files import configs
@@ -93,7 +92,7 @@ class UnitCheck:
                 queue.files.max_offset = _written_end(queue.files)
             self._queues[key] = _Checked(queue.files, queue.files.min_offset)
 
-    def see_run(self, run: Run) -> None:
+    def see_run(self, run: Run, facts: Facts) -> None:
         codes, positions = self._codes.of(run), run.positions
         chosen = np.flatnonzero(run.queued)
         order = chosen[np.argsort(run.key_of[chosen], kind="stable")]
@@ -104,19 +103,11 @@ class UnitCheck:
                 hashes = run.tags_codes[rows]
                 columns = Rows(run.offsets[rows], positions[rows], run.sizes[rows], codes[rows], hashes, run, rows)
                 self._compare((topic.decode(), queue), columns)
-        for index in run.rows(_DELETED_KEY):
-            self._delete(run.record(index))
-
-    def _delete(self, found: Record) -> None:
-        """Notes a deletion: records of the topic have no units, because its queues were deleted too."""
-        try:
-            topic = deletions.decode(found.body, found.position).topic
-        except Damaged as error:
-            self._report_damage(found.position, error.text, Message(found.topic, found.queue, found.queue_offset))
-            return
-        for (name, _), checked in self._queues.items():
-            if name == topic:
-                checked.missing = 0
+        for deletion in facts.deleted:
+            # Records of the topic have no units, because its queues were deleted too.
+            for (name, _), checked in self._queues.items():
+                if name == deletion.topic:
+                    checked.missing = 0
 
     def _compare(self, key: tuple[str, int], rows: Rows) -> None:
         behind = rows.positions > self._deleted.position(key[0])

@@ -18,6 +18,7 @@ from itertools import chain
 from pathlib import Path
 
 from duetime_core.ondisk import topics
+from duetime_core.ondisk.facts import facts_of
 from duetime_core.ondisk.files import QueueFiles, numbered
 from duetime_core.ondisk.history import LevelHistory
 from duetime_core.ondisk.records import message
@@ -116,13 +117,16 @@ class _Verifier:
 
     def _see(self, item: Item) -> None:
         state, report = self._state, self._report
-        state.ends.see(item)
         self.halves.see(item)
         if isinstance(item, Run):
             report.records += item.count
             report.record_bytes += int(item.sizes.sum())
+            facts = facts_of(item)
+            state.ends.see(facts)
+            for position, what in facts.damage:
+                self._report_damage(position, what, Message())
             for units in self._units:
-                units.see_run(item)
+                units.see_run(item, facts)
             self._index.see_run(item)
         elif isinstance(item, Skipped):
             self._bad.append(_Bad(item.position, item.size, item.damage, Message()))

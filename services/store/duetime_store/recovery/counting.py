@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import structlog
+from duetime_core.ondisk.laneends import EndsReader
 from duetime_format.lanes import is_timer_lane
 from duetime_format.units import FILLER_SIZE, Ints, dues_of
 
@@ -30,9 +31,6 @@ log = structlog.get_logger()
 AT_ONCE_MAX = 50_000
 _STEP_ENTRIES = 8_192
 
-# Entries and their due times, by lane, in runs.
-Left = Mapping[int, Sequence[tuple[Ints, Ints]]]
-
 
 def make_ledger(directory: StoreDirectory, commit_log: CommitLog, now_ms: int) -> Ledger:
     """A ledger with an empty table."""
@@ -41,14 +39,14 @@ def make_ledger(directory: StoreDirectory, commit_log: CommitLog, now_ms: int) -
 
 
 def load_counts(
-    ledger: Ledger, folder: Path, point: Checkpoint | None, ends: Mapping[int, int], left: Left, lanes: Lanes
+    ledger: Ledger, folder: Path, point: Checkpoint | None, firsts: Mapping[int, int], ends: EndsReader, lanes: Lanes
 ) -> None:
     """Fills the ledger's table.
 
     Args:
         point: the checkpoint to which the queues were brought before the log was read.
-        ends: by lane, the entry after the last one at that checkpoint.
-        left: entries that records after it restore or end.
+        firsts: by lane, the entry after the last one at that checkpoint.
+        ends: those of records after it.
     """
     started = time.perf_counter()
     counts = ledger.counts
@@ -58,9 +56,9 @@ def load_counts(
     else:
         countfile.fill(counts, saved, ledger.numbers.number)
         for lane in lanes:
-            first = ends.get(lane.number, 0)
+            first = firsts.get(lane.number, 0)
             _come(ledger, lane, first)
-            _leave(ledger, lane, first, left.get(lane.number, ()))
+            _leave(ledger, lane, first, *ends.ends(lane.number).left)
         ledger.check(lanes)
         reason = "counts do not add up"
     wanted = sorted(counts.suspects)
@@ -92,13 +90,9 @@ def _come(ledger: Ledger, lane: Lane, first: int) -> None:
         _change(ledger, lane, entries, dues_of(lane.units(entries)["tags"]), 1)
 
 
-def _leave(ledger: Ledger, lane: Lane, first: int, runs: Sequence[tuple[Ints, Ints]]) -> None:
+def _leave(ledger: Ledger, lane: Lane, first: int, entries: Ints, dues: Ints) -> None:
     """Subtracts entries. For those before `first` the log has the due times: a crash may have torn an end mark in the
     unit. Later ones count as in their new units, even if their records are damaged or lost."""
-    if not runs:
-        return
-    entries, once = np.unique(np.concatenate([run[0] for run in runs]), return_index=True)
-    dues = np.concatenate([run[1] for run in runs])[once]
     there = (entries >= lane.queue.min_offset) & (entries < lane.queue.max_offset)
     entries, dues = entries[there], dues[there]
     come = entries >= first

@@ -36,7 +36,7 @@ from duetime_store.lanes.alarm import ShardClock
 from duetime_store.lanes.levellane import LevelLane
 from duetime_store.lanes.order.order import Order
 from duetime_store.lanes.timerlane import NOTHING, TimerLane
-from duetime_store.lanes.timerorder import Ended, Reach, joined_ends
+from duetime_store.lanes.timerorder import Reach
 from duetime_store.lanes.timerrows import RowReader
 from duetime_store.log import idfile
 from duetime_store.log.commitlog import CommitLog, missing_text
@@ -170,7 +170,7 @@ class _Recovery:
         store.published_at_ms = max(self._replay.stored_at_ms, point.stored_at_ms if point else 0)
         self._make_levels(store, point, offsets)
         self._make_timers(store, point)
-        load_counts(store.ledger, self._directory.root, point, ends, self._replay.left, store.lanes)
+        load_counts(store.ledger, self._directory.root, point, ends, self._replay.ends, store.lanes)
         settings = self._settings
         table = OpenTransactions(checks_max=settings.transaction_checks_max, transactions_max=settings.transactions_max)
         load_transactions(
@@ -425,21 +425,21 @@ class _Recovery:
             folder = self._directory.timers / str(number)
             order = Order(self._directory.disk, folder, self._ledger.numbers, self._orders)
             lane = TimerLane(TIMER_LANE_FIRST + number, queue, order, self._log, self._clock, rows)
-            found, ended = self._replay.restored.get(lane.number, ()), list(self._replay.ended.get(lane.number, ()))
+            ends = self._replay.ends.ends(lane.number)
             if is_taken_over or number not in places:
-                ended.append(self._ended_by_broker(queue))
-            lane.recover(places.get(number, NOTHING), found, ended, reach)
+                ends.add_ended(*self._ended_by_broker(queue))
+            lane.recover(places.get(number, NOTHING), ends, reach)
             store.lanes.add(lane)
         if handover:
             save_handover(handover, self._directory.disk, self._directory.config)
 
-    def _ended_by_broker(self, queue: ConsumeQueue) -> Ended:
-        """Entries that are not pending according to a broker's files, if there are any."""
+    def _ended_by_broker(self, queue: ConsumeQueue) -> tuple[Ints, Ints]:
+        """Entries that are not pending according to a broker's files, if there are any, and their due times."""
         files, offsets = LocalFiles(self._directory.root), np.arange(queue.min_offset, queue.max_offset)
         units = queue.read_at(offsets)
         pending = brokertimers.pending(files, offsets, units, self._log.read, queue=queue.queue)
         gone = np.zeros(len(offsets), np.bool_) if pending is None else ~np.isin(offsets, pending)
-        return Ended(0, offsets[gone], dues_of(units["tags"][gone]))
+        return offsets[gone], dues_of(units["tags"][gone])
 
     def _make_levels(self, store: Store, point: Checkpoint | None, offsets: dict[int, int]) -> None:
         existing = [level_of(queue.queue) for queue in self._queues.all() if queue.topic == SCHEDULE_TOPIC]
@@ -455,8 +455,7 @@ class _Recovery:
             lane.recover(
                 watermarks.get(level, 0),
                 offsets.get(level, 0),
-                self._replay.restored.get(level, ()),
-                ended=joined_ends(self._replay.ended.get(level, ())),
+                self._replay.ends.ends(level),
                 may_have_ended=may_have_ended,
             )
             store.lanes.add(lane)

@@ -12,20 +12,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import structlog
+from duetime_core.ondisk.facts import facts_of
 from duetime_core.ondisk.history import LevelHistory
+from duetime_core.ondisk.laneends import EndsReader
 from duetime_core.ondisk.levels import TagsCodes
 from duetime_core.ondisk.scan import DamagedRecord, Item, Skipped, item_end
-from duetime_format import deletions, ends, layout, plans, record
+from duetime_format import layout
 from duetime_format.columns import Ints, Key, Run
-from duetime_format.errors import Damaged
+from duetime_format.deletions import Deletion
 from duetime_format.halves import are_ended
 from duetime_format.lanes import LANE_TOPIC_NAMES, LANE_TOPICS, lane_of, level_of
 from duetime_format.names import (
-    CANCELLED_TOPIC,
-    DELETED_TOPIC,
     FOREIGN_TOPICS,
     HALF_TOPIC,
-    PLANS_TOPIC,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
     is_name,
@@ -33,7 +32,6 @@ from duetime_format.names import (
 from duetime_format.plans import Plan
 from duetime_format.units import UNIT_TYPE, Mask, Units
 
-from duetime_store.lanes.timerorder import Ended
 from duetime_store.log.recent import RecentIds
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.queues.queues import Queues
@@ -41,10 +39,7 @@ from duetime_store.recovery.halfreplay import HalfReplay
 
 log = structlog.get_logger()
 
-_TIMER_TOPIC, _HALF_TOPIC = TIMER_TOPIC.encode(), HALF_TOPIC.encode()
-_CANCELLED_KEY, _PLANS_KEY, _DELETED_KEY = (
-    (topic.encode(), 0) for topic in (CANCELLED_TOPIC, PLANS_TOPIC, DELETED_TOPIC)
-)
+_HALF_TOPIC = HALF_TOPIC.encode()
 # Maximum rows of plans kept, the newest: far more than were ever promised and not durable.
 _PLANNED_MAX = 1 << 18
 # Topics whose records retention appends again.
@@ -80,12 +75,8 @@ class Replay:
         self._recent = recent
         self._history = history
         self._codes = TagsCodes(history)
-        # Entries restored, and entries ended, by lane and in runs; the position is 0 for copies of retention, whose
-        # first records ended the entry.
-        self.restored: dict[int, list[Ints]] = {}
-        self.ended: dict[int, list[Ended]] = {}
-        # Entries that leave their lane in either way after the checkpoint, and their due times, by lane and in runs.
-        self.left: dict[int, list[tuple[Ints, Ints]]] = {}
+        # Ends of lane entries after the checkpoint.
+        self.ends = EndsReader()
         # Ends of half messages after the checkpoint.
         self.halves = HalfReplay()
         # The newest plans after the checkpoint, and their times.
@@ -156,31 +147,21 @@ class Replay:
         units = np.empty(len(order), UNIT_TYPE)
         units["position"], units["size"], units["tags"] = positions[order], run.sizes[order], tags[order]
         offsets = run.offsets[order]
-        # Store times ascend, except those of copies, which keep theirs.
-        older = run.stored_at_ms < np.maximum(np.maximum.accumulate(run.stored_at_ms), before_ms)
-        copies, restored = older[order], _name_entries(run)[order]
+        facts = facts_of(run, before_ms)
+        self.ends.see(facts)
+        for place in facts.damage:
+            self.damage.add(*place)
+        copies, restored = facts.copied[order], _name_entries(run)[order]
         bounds = np.searchsorted(run.key_of[order], np.arange(len(run.keys) + 1)).tolist()
         # Deletions come before the units: only records after its deletion have units in a topic.
-        for index in run.rows(_DELETED_KEY):
-            self._delete(run.record(index), int(positions[index]))
+        for deletion in facts.deleted:
+            self._delete(deletion)
         for key, first, stop in zip(run.keys, bounds, bounds[1:], strict=False):
             if stop > first:
                 part = slice(first, stop)
                 self._rebuild(key, offsets[part], units[part], copies[part], restored[part])
-        for index in run.rows(_CANCELLED_KEY):
-            self._end_rows(int(positions[index]), run.record(index).body)
-        for index in run.rows(_PLANS_KEY):
-            self._plan(run.record(index), int(positions[index]))
-        if run.entries is not None:
-            lanes, timers = run.within(LANE_TOPIC_NAMES), run.within((_TIMER_TOPIC,))
-            numbers, entries, dues = run.entries[:, ~lanes]
-            for number in np.unique(numbers[numbers >= 0]).tolist():
-                self._restore(number, entries[numbers == number], dues[numbers == number])
-            # A record of a lane for any time names the entry that it replaces.
-            for index in np.flatnonzero(timers & (run.entries[0] >= 0)).tolist():
-                number, entry, due_at_ms = run.entries[:, index].tolist()
-                position = 0 if older[index] else int(positions[index])
-                self._end(number, Ended(position, np.array([entry]), np.array([due_at_ms])))
+        for planned in facts.planned:
+            self._plan(*planned)
 
     def _replay_damaged(self, item: DamagedRecord) -> None:
         found = item.record
@@ -202,48 +183,17 @@ class Replay:
         self._doubtful[key] = first
         self._claimed.add((queue, found.queue_offset))
 
-    def _end_rows(self, position: int, body: bytes) -> None:
-        """Takes the rows of a record of DT_CANCELLED."""
-        try:
-            rows = ends.decode(body)
-        except Damaged as error:
-            self.damage.add(position, error.text)
-            return
-        for lane in np.unique(rows["lane"]).tolist():
-            own = rows[rows["lane"] == lane]
-            self._end(lane, Ended(position, own["entry"].astype(np.int64), own["due"].astype(np.int64)))
-
-    def _plan(self, found: record.Record, position: int) -> None:
-        """Takes a record of DT_PLANS."""
-        try:
-            plan = plans.decode(found.body)
-        except Damaged as error:
-            self.damage.add(position, error.text)
-            return
-        self.plans.append((found.stored_at_ms, plan))
+    def _plan(self, stored_at_ms: int, plan: Plan) -> None:
+        self.plans.append((stored_at_ms, plan))
         self._planned_count += len(plan.rows)
         while self._planned_count > _PLANNED_MAX:
             self._planned_count -= len(self.plans.popleft()[1].rows)
 
-    def _delete(self, found: record.Record, position: int) -> None:
-        """Takes a record of DT_DELETED, and drops the topic's queues with all their units so far."""
-        try:
-            deletion = deletions.decode(found.body, position)
-        except Damaged as error:
-            self.damage.add(position, error.text)
-            return
+    def _delete(self, deletion: Deletion) -> None:
+        """Drops the topic's queues with all their units so far."""
         self._queues.deletions.add(deletion)
         for queue in self._queues.drop(deletion.topic):
             queue.reset()
-
-    def _restore(self, lane: int, entries: Ints, dues: Ints) -> None:
-        self.restored.setdefault(lane, []).append(entries)
-        self.left.setdefault(lane, []).append((entries, dues))
-
-    def _end(self, lane: int, ended: Ended) -> None:
-        self.ended.setdefault(lane, []).append(ended)
-        if ended.position:
-            self.left.setdefault(lane, []).append((ended.entries, ended.dues))
 
     def _rebuild(self, key: Key, offsets: Ints, units: Units, copies: Mask, restored: Mask) -> None:
         """Adds the units of a queue's records, in the order of the log; their store times distinguish copies.

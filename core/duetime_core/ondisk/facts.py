@@ -1,0 +1,87 @@
+"""The facts that records of the log state about a shard, besides the units of their queues.
+
+record                                              fact
+outside the lanes, names an entry by DT_ENTRY       restored: the entry has got its place in a queue, or in quarantine
+of rmq_sys_wheel_timer, names an entry              replaced: the record is pending in place of that entry
+of DT_CANCELLED                                     cancelled: the entries of its rows
+of DT_PLANS                                         planned: places promised to entries
+of DT_DELETED                                       deleted: the queues of a topic begin anew after it
+
+A copy is a record that retention has appended again, with its own queue offset and store time: the time is older than
+those before it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from duetime_format import deletions, ends, plans
+from duetime_format.columns import Ints, Run
+from duetime_format.deletions import Deletion
+from duetime_format.errors import Damaged
+from duetime_format.lanes import LANE_TOPIC_NAMES
+from duetime_format.names import CANCELLED_TOPIC, DELETED_TOPIC, PLANS_TOPIC, TIMER_TOPIC
+from duetime_format.plans import Plan
+from duetime_format.units import Mask
+
+_CANCELLED, _PLANS, _DELETED = ((topic.encode(), 0) for topic in (CANCELLED_TOPIC, PLANS_TOPIC, DELETED_TOPIC))
+_TIMERS = (TIMER_TOPIC.encode(),)
+NO_ROWS = np.empty((5, 0), np.int64)
+
+
+@dataclass(slots=True)
+class Facts:
+    """The facts of one run, in the order of its records.
+
+    restored, replaced, cancelled   rows lane, entry, due time, position of the record, and 1 for a copy
+    """
+
+    # Mask of the run's records.
+    copied: Mask
+    restored: Ints = field(default_factory=lambda: NO_ROWS)
+    replaced: Ints = field(default_factory=lambda: NO_ROWS)
+    cancelled: Ints = field(default_factory=lambda: NO_ROWS)
+    # Plans and the store times of their records.
+    planned: list[tuple[int, Plan]] = field(default_factory=list)
+    deleted: list[Deletion] = field(default_factory=list)
+    # Position and description of each unreadable record.
+    damage: list[tuple[int, str]] = field(default_factory=list)
+
+
+def facts_of(run: Run, before_ms: int = 0) -> Facts:
+    """`before_ms`: the largest store time before the run."""
+    facts = Facts(run.stored_at_ms < np.maximum(np.maximum.accumulate(run.stored_at_ms), before_ms))
+    if run.entries is not None:
+        rows = np.concatenate([run.entries, run.positions[None], facts.copied[None].astype(np.int64)])
+        named, in_lanes = run.entries[0] >= 0, run.within(LANE_TOPIC_NAMES)
+        facts.restored = rows[:, named & ~in_lanes]
+        facts.replaced = rows[:, named & run.within(_TIMERS)]
+    for key, read in ((_CANCELLED, _cancelled), (_PLANS, _planned), (_DELETED, _deleted)):
+        for index in run.rows(key):
+            try:
+                read(facts, run, index)
+            except Damaged as error:
+                facts.damage.append((int(run.positions[index]), f"record of {key[0].decode()}: {error.text}"))
+    return facts
+
+
+def by_lane(rows: Ints) -> Iterator[tuple[int, Ints]]:
+    """Lanes, and the rest of their rows."""
+    for lane in np.unique(rows[0]).tolist():
+        yield lane, rows[1:, rows[0] == lane]
+
+
+def _cancelled(facts: Facts, run: Run, index: int) -> None:
+    found = ends.decode(run.record(index).body)
+    rows = np.zeros((5, len(found)), np.int64)
+    rows[:3] = found["lane"], found["entry"], found["due"]
+    rows[3] = run.positions[index]
+    facts.cancelled = np.concatenate([facts.cancelled, rows], axis=1)
+
+
+def _planned(facts: Facts, run: Run, index: int) -> None:
+    facts.planned.append((int(run.stored_at_ms[index]), plans.decode(run.record(index).body)))
+
+
+def _deleted(facts: Facts, run: Run, index: int) -> None:
+    facts.deleted.append(deletions.decode(run.record(index).body, int(run.positions[index])))
