@@ -109,6 +109,19 @@ def test_limits_page_names_every_limit() -> None:
     assert missing(names, document("docs/limits.md")) == []
 
 
+def test_admission_page_names_reasons_limits_and_modules_that_exist() -> None:
+    page = document("docs/admission.md")
+    reasons = set(re.findall(r"\b[A-Z]+_[A-Z_]+[A-Z]\b", page)) - set(re.findall(r"`([A-Z_]+)`", page))
+    assert reasons
+    assert missing(reasons, document("docs/protocol.md")) == []
+    assert missing(set(re.findall(r"`([A-Z_]+|[a-z]+_[a-z_]+)`", page)), document("docs/limits.md")) == []
+    folders = {"core": "core/duetime_core", "format": "format/duetime_format"}
+    folders |= {"gateway": "services/producer_gw/duetime_gateway", "store": "services/store/duetime_store"}
+    modules = re.findall(r"`(core|format|gateway|store)/([a-z_/]+)`", page)
+    paths = [PROJECT / folders[room] / name for room, name in modules]
+    assert [path for path in paths if not (path.is_dir() or path.with_suffix(".py").is_file())] == []
+
+
 def test_limits_page_names_metrics_that_exist() -> None:
     metrics = set(re.findall(r"`(duetime_[a-z_]+)`", document("docs/limits.md")))
     assert metrics
