@@ -82,8 +82,9 @@ def test_copies_are_older_than_the_records_before_them() -> None:
     assert lane.ended()[0].tolist() == [0, 1, 2]
     assert lane.ended(since=1)[0].tolist() == [2], "those of copies have ended before"
     assert lane.left[0].tolist() == [0, 2]
-    lane.add_ended(np.array([9]), np.array([90]))
+    lane.add_ended(np.array([0, 9]), np.array([0, 90]))
     assert lane.ended_entries.tolist() == [0, 1, 2, 9]
+    assert lane.ended()[1].tolist() == [88, 88, 88, 90], "the log has the due time"
     assert lane.left[0].tolist() == [0, 2]
 
 

@@ -48,9 +48,9 @@ class LaneEnds:
         return _once(rows[:, rows[3] == 0])
 
     def add_ended(self, entries: Ints, dues: Ints) -> None:
-        """Adds entries that ended before all records of the log, by another source."""
+        """Adds entries that have ended by another source than the log, which counts first."""
         rows = np.stack([entries, dues, np.zeros_like(entries), np.ones_like(entries)])
-        self.replaced = np.concatenate([self.replaced, rows], axis=1)
+        self.cancelled = np.concatenate([self.cancelled, rows], axis=1)
 
 
 class EndsReader:

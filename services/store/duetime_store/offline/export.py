@@ -298,7 +298,9 @@ class _Export:
         log = LogFiles(files)
         found = pending(files, entries, units, log.read)
         ended = self._state.ends.ends(TIMER_LANE_FIRST)
-        left = np.setdiff1d(found if found is not None else entries, np.union1d(ended.ended_entries, ended.restored_entries))
+        left = np.setdiff1d(
+            found if found is not None else entries, np.union1d(ended.ended_entries, ended.restored_entries)
+        )
         wrong = np.setxor1d(left, self._lane_export.expected())
         if len(wrong):
             what = f"a broker would find {len(left)} timers pending; {len(wrong)} are wrong or missing"

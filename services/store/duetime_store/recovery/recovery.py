@@ -55,7 +55,8 @@ from duetime_store.recovery.halfloading import load_transactions
 from duetime_store.recovery.halfmoving import move_halves
 from duetime_store.recovery.promised import keep_promises
 from duetime_store.recovery.queueloading import QueueLoading
-from duetime_store.recovery.replay import Damage, Replay
+from duetime_store.recovery.rebuilding import Damage
+from duetime_store.recovery.replay import Replay
 from duetime_store.settings import StoreSettings
 from duetime_store.transactions.table import OpenTransactions
 from duetime_store.writing.store import Store
@@ -187,8 +188,8 @@ class _Recovery:
         self._queues.count_units()
         save_history(self._history, self._directory.disk, self._directory.config, self._settings.shard)
         report, replay = self._report, self._replay
-        report.records, report.rebuilt_units = replay.record_count, replay.unit_count
-        report.repeated, report.damage = replay.repeated_count, replay.damage
+        report.records, report.rebuilt_units = replay.record_count, replay.units.unit_count
+        report.repeated, report.damage = replay.units.repeated_count, replay.damage
         report.missing_bytes = sum(end - first for first, end in self._log.missing)
         report.read_queues = self._loading.read_count
         return Opened(store, report, table, self._loading.table)

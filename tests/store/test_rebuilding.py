@@ -1,0 +1,174 @@
+"""Units of queues rebuilt from records of the log, case by case."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from duetime_format.columns import Key
+from duetime_format.deletions import Deletion
+from duetime_format.halves import COMMITTED, end_tag
+from duetime_format.names import HALF_TOPIC, SCHEDULE_TOPIC
+from duetime_format.units import FILLER_SIZE, UNIT_TYPE, Units
+from duetime_store.files.disk import Disk
+from duetime_store.queues.consumequeue import ConsumeQueue
+from duetime_store.queues.deletions import Deletions
+from duetime_store.queues.queues import Queues
+from duetime_store.queues.topics import TopicLimits, Topics
+from duetime_store.recovery.rebuilding import Damage, QueueRecords, UnitRebuilder
+
+ORDERS, LANE, HALVES = (b"orders", 0), (SCHEDULE_TOPIC.encode(), 0), (HALF_TOPIC.encode(), 0)
+# Position and bytes of a record; its tagsCode.
+SIZE, DUE_AT_MS = 200, 1_700_000_000_000
+
+
+class Log:
+    """Records, each with the next position, and the queues rebuilt from them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.queues = Queues(
+            Disk(), folder, 100, Topics({}, TopicLimits(100, 100), {}), files_max=8, deletions=Deletions()
+        )
+        self.damage = Damage()
+        self.rebuilder = UnitRebuilder(self.queues, self.damage)
+        self.position = 10_000
+
+    def units(self, count: int) -> Units:
+        units = np.zeros(count, UNIT_TYPE)
+        units["position"] = np.arange(count) * SIZE + self.position
+        units["size"], units["tags"] = SIZE, DUE_AT_MS
+        self.position += count * SIZE
+        return units
+
+    def add(self, key: Key, *offsets: int, older: bool = False, restored: bool = False) -> list[int]:
+        """Adds a run of records. Returns their positions."""
+        units, count = self.units(len(offsets)), len(offsets)
+        masks = np.full(count, older), np.full(count, restored)
+        self.rebuilder.add(key, QueueRecords(np.array(offsets), units, *masks))
+        return units["position"].tolist()
+
+    def queue(self, key: Key) -> ConsumeQueue:
+        queue = self.queues.known(*key)
+        assert queue is not None
+        queue.publish_all()
+        return queue
+
+    def positions(self, key: Key) -> list[int]:
+        """The position of each unit of a queue; -1 for a filler."""
+        queue = self.queue(key)
+        units = queue.read_at(np.arange(queue.min_offset, queue.max_offset))
+        return np.where(units["size"] == FILLER_SIZE, -1, units["position"]).tolist()
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Units, repeated records, damaged places."""
+        return self.rebuilder.unit_count, self.rebuilder.repeated_count, self.damage.count
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return Log(tmp_path)
+
+
+def test_first_records_take_their_offsets(log: Log) -> None:
+    assert log.add(ORDERS, 0, 1) + log.add(ORDERS, 2) == log.positions(ORDERS)
+    assert log.counts == (3, 0, 0)
+
+
+def test_lost_records_leave_fillers(log: Log) -> None:
+    first, last = log.add(ORDERS, 0, 3)
+    assert log.positions(ORDERS) == [first, -1, -1, last]
+
+
+@pytest.mark.parametrize("key", [LANE, HALVES], ids=["lane", "halves"])
+def test_copy_replaces_its_record(log: Log, key: Key) -> None:
+    first, second, third = log.add(key, 0, 1, 2)
+    copies = log.add(key, 0, 2, older=True)
+    assert log.positions(key) == [copies[0], second, copies[1]]
+    assert {first, third}.isdisjoint(log.positions(key))
+    assert log.counts == (5, 0, 0)
+
+
+def test_copy_without_its_record_makes_the_queue_again(log: Log) -> None:
+    """The record has left the log; those between copies were restored."""
+    later = log.add(LANE, 7)
+    copies = log.add(LANE, 2, 5, older=True)
+    assert log.queue(LANE).min_offset == 2
+    assert log.positions(LANE) == [copies[0], -1, -1, copies[1], -1, later[0]]
+
+
+def test_copy_with_the_store_time_of_others_is_known_by_its_empty_place(log: Log) -> None:
+    (first, last), (copy,) = log.add(LANE, 0, 2), log.add(LANE, 1)
+    assert log.positions(LANE) == [first, copy, last]
+    assert log.add(LANE, 0) != [first]
+    assert log.positions(LANE) == [first, copy, last], "another record has that place"
+    assert log.counts == (3, 1, 0)
+
+
+def test_copy_of_a_half_message_keeps_the_mark_of_its_end(log: Log) -> None:
+    log.add(HALVES, 0, 1)
+    queue = log.queue(HALVES)
+    marked = queue.read_at(np.array([1]))
+    marked["tags"] = end_tag(COMMITTED, 9_000)
+    queue.repoint(np.array([1]), marked)
+    log.add(HALVES, 0, 1, older=True)
+    assert log.queue(HALVES).read_at(np.arange(2))["tags"].tolist() == [DUE_AT_MS, end_tag(COMMITTED, 9_000)]
+
+
+def test_record_that_a_start_wrote_again_fills_its_place(log: Log) -> None:
+    first, last = log.add(ORDERS, 0, 2)
+    (again,) = log.add(ORDERS, 1, restored=True)
+    assert log.positions(ORDERS) == [first, again, last]
+    assert log.counts == (3, 0, 0)
+
+
+def test_record_written_again_within_one_run_fills_its_place(log: Log) -> None:
+    positions = log.add(ORDERS, 0, 2, 3, 1, restored=True)
+    assert log.positions(ORDERS) == [positions[0], positions[3], positions[1], positions[2]]
+
+
+@pytest.mark.parametrize("restored", [True, False])
+def test_first_of_two_records_at_one_offset_counts(log: Log, restored: bool) -> None:
+    expected = log.add(ORDERS, 0, 1, 2)
+    log.add(ORDERS, 1, restored=restored)
+    assert log.positions(ORDERS) == expected
+    assert log.counts == (3, 1, 0)
+
+
+@pytest.mark.parametrize("key", [(b"orders", -1), (b"orders", 65_536), (b"a b", 0), (SCHEDULE_TOPIC.encode(), 256)])
+def test_stray_of_an_impossible_queue_is_damage(log: Log, key: Key) -> None:
+    (position,) = log.add(key, 0)
+    assert log.queues.known(*key) is None
+    assert log.counts == (0, 0, 1)
+    assert log.damage.places[0].startswith(f"{position}: it claims to be message 0 of queue {key[1]}")
+
+
+@pytest.mark.parametrize("offset", [-1, 1 << 40])
+def test_stray_at_an_impossible_offset_is_damage_and_hides_no_other(log: Log, offset: int) -> None:
+    first, _, last = log.add(ORDERS, 0, offset, 1)
+    assert log.positions(ORDERS) == [first, last]
+    assert log.counts == (2, 0, 1)
+
+
+def test_records_before_the_deletion_of_their_topic_have_no_unit(log: Log) -> None:
+    log.add(ORDERS, 0, 1)
+    log.queues.deletions.add(Deletion("orders", 1, (2,), log.position))
+    for queue in log.queues.drop("orders"):
+        queue.reset()
+    _, *later = log.add(ORDERS, 2, 2, 3)
+    assert log.positions(ORDERS) == later
+
+
+def test_damaged_record_keeps_its_place_until_an_intact_one_claims_it(log: Log) -> None:
+    (first,) = log.add(ORDERS, 0)
+    damaged = log.units(1)
+    log.rebuilder.add_damaged(ORDERS, 1, damaged)
+    assert log.positions(ORDERS) == [first, int(damaged["position"][0])]
+    (second,) = log.add(ORDERS, 1)
+    assert log.positions(ORDERS) == [first, second]
+
+
+def test_place_of_a_damaged_record_is_filled_by_the_one_written_again(log: Log) -> None:
+    (first,) = log.add(ORDERS, 0)
+    log.rebuilder.add_damaged(ORDERS, 1, log.units(1))
+    (later,), (again,) = log.add(ORDERS, 2), log.add(ORDERS, 1, restored=True)
+    assert log.positions(ORDERS) == [first, again, later]
