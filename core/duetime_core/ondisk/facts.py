@@ -5,7 +5,7 @@ outside the lanes, names an entry by DT_ENTRY       restored: the entry has got 
 of rmq_sys_wheel_timer, names an entry              replaced: the record is pending in place of that entry
 of DT_CANCELLED                                     cancelled: the entries of its rows
 of DT_PLANS                                         planned: places promised to entries
-of DT_DELETED                                       deleted: the queues of a topic begin anew after it
+of DT_DELETED                                       deleted: the queues of a topic restart after it
 
 A copy is a record that retention has appended again, with its own queue offset and store time: the time is older than
 those before it.

@@ -48,7 +48,7 @@ class LaneEnds:
         return _once(rows[:, rows[3] == 0])
 
     def add_ended(self, entries: Ints, dues: Ints) -> None:
-        """Adds entries that have ended by another source than the log, which counts first."""
+        """Adds entries ended according to another source; the log's due times count first."""
         rows = np.stack([entries, dues, np.zeros_like(entries), np.ones_like(entries)])
         self.cancelled = np.concatenate([self.cancelled, rows], axis=1)
 

@@ -3,12 +3,12 @@
 case       record                                            origin
 FIRST      at the next offset of its queue, or after a gap   sent or restored since the checkpoint; a power cut lost
                                                              the records of the gap
-COPY       of a topic that retention moves: older than the   appended again by retention since the checkpoint; the
+COPY       of a lane or a half topic: older than the         appended again by retention since the checkpoint; the
            records before it, or at an offset without one    record itself is there, or has left the log
-REWRITTEN  restored, at an offset before the next one        a power cut lost a record whose promised offset was
-                                                             read; a start wrote it again, after later ones
-REPEATED   at the offset of another record, which counts     damage that no CRC covers; a log joined from backups
-STRAY      of a queue or at an offset that cannot exist      damage that no CRC covers
+REWRITTEN  restored, at an offset before the next one        a power cut lost a promised record after it was read; a
+                                                             start wrote it again, after later ones
+REPEATED   at the offset of another, earlier record          damage outside all CRCs; a log joined from backups
+STRAY      of an impossible queue, or at such an offset      damage outside all CRCs
 
 A record before the deletion of its topic has no unit. A damaged record (DamagedRecord) at the next offset of its queue
 keeps its place until an intact record claims it; at any other offset it has none, and a filler takes its place when the
