@@ -107,7 +107,7 @@ async def test_every_message_is_read_once_in_order_despite_kills(rig: Rig, dice:
         counts |= sending.counts
         async with asyncio.timeout(DRAIN_DEADLINE_S):
             await pulling
-    assert sending.acknowledged > 1_000
+    assert sending.counts.keys() == set(range(QUEUE_COUNT))
     for queue, offsets in reading.offsets.items():
         assert offsets == list(range(len(offsets))), f"queue {queue}: read twice, not at all, or out of order"
     print(f"{sending.acknowledged} acknowledged, {sum(map(len, reading.offsets.values()))} read, {kill_count()} ends")
