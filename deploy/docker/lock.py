@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-EXTRAS = {"servers": ("otel",), "spark": ("spark", "otel"), "build": ("build",)}
+EXTRAS = {"servers": ("otel", "rocketmq"), "spark": ("spark", "otel", "rocketmq"), "build": ("build",)}
 HERE = Path(__file__).parent
 PROJECT = HERE.parents[1]
 OPTIONS = "--quiet --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate".split()
