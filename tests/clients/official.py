@@ -4,10 +4,10 @@ Runs in a separate process, since that client's messages and ours have the same 
 once it has passed; several addresses are of several gateways, over which clients are spread.
 
 This program, and those of the other clients, need: topics `orders` and `shop%orders`, of the others one for each
-scenario, with `second` and `shop%normal`, and `rooms` of lite topics; groups `ordered` (ordered) and `failing` (two
-deliveries, 1 s between them). They read these variables: `CLIENTS_TLS`: with TLS. `CLIENTS_CA`: the file of the CA to
-trust, where the program configures the client's CA. `CLIENTS_ACCESS_KEY`, `CLIENTS_SECRET`: to sign with.
-`CLIENTS_ONLY`: one scenario.
+scenario, with `second` and `shop%normal`, `rooms` of lite topics and `alerts` of priorities; groups `ordered` (ordered)
+and `failing` (two deliveries, 1 s between them). They read these variables: `CLIENTS_TLS`: with TLS. `CLIENTS_CA`: the
+file of the CA to trust, where the program configures the client's CA. `CLIENTS_ACCESS_KEY`, `CLIENTS_SECRET`: to sign
+with. `CLIENTS_ONLY`: one scenario.
 """
 
 import os
@@ -317,9 +317,19 @@ def lites(producer: Producer) -> None:
         pushed.unsubscribe_lite("a")
 
 
+def priorities(producer: Producer) -> None:
+    for level in (0, 2, 1):
+        made = message(b"%d" % level)
+        made.topic, made.priority = "alerts", level
+        producer.send(made)
+    with simple("priorities", topic="alerts") as consumer:
+        found = receive(consumer, 3)
+    assert [(one.body, one.priority) for one in found] == [(b"2", 2), (b"1", 1), (b"0", 0)]
+
+
 SCENARIOS = (
     *(normal, delayed, recalls, transactions, leases, pushes),
-    *(ordered_pushes, groups, filters, namespaces, large, lites),
+    *(ordered_pushes, groups, filters, namespaces, large, lites, priorities),
 )
 
 

@@ -24,6 +24,7 @@ TOPICS = (
     *("orders", "shop%orders", "normal", "shop%normal", "second", "delayed", "recalls", "transactions"),
     *("leases", "failing", "ordered", "groups", "filters", "large"),
 )
+TYPED = {"rooms": gateway_pb2.TOPIC_TYPE_LITE, "alerts": gateway_pb2.TOPIC_TYPE_PRIORITY}
 # Grants of `shop`: everything that clients do, and nothing peculiar to DueTime.
 GRANTS = ("send topic *", "send group *", "receive topic *", "receive group *")
 DEADLINE_S = 60.0
@@ -53,8 +54,8 @@ class Stage:
 
     async def prepare(self) -> None:
         """Creates the topics and groups that the programs need."""
-        rooms = gateway_pb2.CreateTopicRequest(name="rooms", message_type=gateway_pb2.TOPIC_TYPE_LITE)
-        for create in (rooms, *(gateway_pb2.CreateTopicRequest(name=topic) for topic in TOPICS)):
+        typed = [gateway_pb2.CreateTopicRequest(name=topic, message_type=kind) for topic, kind in TYPED.items()]
+        for create in (*typed, *(gateway_pb2.CreateTopicRequest(name=topic) for topic in TOPICS)):
             await self._stub.CreateTopic(create, metadata=self._metadata, timeout=DEADLINE_S, wait_for_ready=True)
         failing = consumer_pb2.Group(name="failing")
         failing.retry.max_attempts = 2

@@ -364,6 +364,52 @@ func large() string {
 	return ""
 }
 
+func lites() string {
+	var seen notes
+	listener := &rmq.FuncMessageListener{Consume: func(message *rmq.MessageView) rmq.ConsumerResult {
+		check(strings.HasPrefix(string(message.GetBody()), message.GetLiteTopic()), message.GetLiteTopic())
+		seen.add(string(message.GetBody()))
+		return rmq.SUCCESS
+	}}
+	consumer, err := rmq.NewLitePushConsumer(config("lites", ""), rmq.NewLitePushConsumerConfig("rooms", 30*time.Second),
+		rmq.WithPushAwaitDuration(5*time.Second), rmq.WithPushMessageListener(listener))
+	must(err)
+	must(consumer.Start())
+	must(consumer.SubscribeLite("a"))
+	producing("", func(producer rmq.Producer) {
+		for number := 0; number < 3; number++ {
+			for _, lite := range []string{"a", "b"} {
+				send(producer, "rooms", fmt.Sprint(lite, number), func(message *rmq.Message) { message.SetLiteTopic(lite) })
+			}
+		}
+	}, rmq.WithTopics("rooms"))
+	seen.wait(3)
+	check(strings.Join(seen.all(), " ") == "a0 a1 a2", seen.all())
+	must(consumer.SubscribeLite("b"))
+	seen.wait(6)
+	check(strings.Join(seen.all(), " ") == "a0 a1 a2 b0 b1 b2", seen.all())
+	must(consumer.UnSubscribeLite("a"))
+	must(consumer.GracefulStop())
+	return ""
+}
+
+// A received message does not tell its priority.
+func priorities() string {
+	producing("", func(producer rmq.Producer) {
+		for _, priority := range []int32{0, 2, 1} {
+			send(producer, "alerts", fmt.Sprint(priority), func(message *rmq.Message) { must(message.SetPriority(priority)) })
+		}
+	}, rmq.WithTopics("alerts"))
+	consuming("", "priorities", "alerts", rmq.SUB_ALL, func(consumer rmq.SimpleConsumer) {
+		var found []string
+		for _, one := range receive(consumer, 3) {
+			found = append(found, string(one.GetBody()))
+		}
+		check(strings.Join(found, " ") == "2 1 0", found)
+	})
+	return ""
+}
+
 func main() {
 	rmq.EnableSsl = os.Getenv("CLIENTS_TLS") != ""
 	if caFile := os.Getenv("CLIENTS_CA"); caFile != "" {
@@ -378,7 +424,7 @@ func main() {
 	}{
 		{"normal", normal}, {"delayed", delayed}, {"recalls", recalls}, {"transactions", transactions},
 		{"leases", leases}, {"failing", failing}, {"ordered", ordered}, {"groups", groups}, {"filters", filters},
-		{"namespaces", namespaces}, {"large", large},
+		{"namespaces", namespaces}, {"large", large}, {"lites", lites}, {"priorities", priorities},
 	}
 	for _, one := range scenarios {
 		if only := os.Getenv("CLIENTS_ONLY"); only == "" || only == one.name {

@@ -3,7 +3,7 @@
 // variables say how to connect. To verify a gateway's certificate the client reads GRPC_DEFAULT_SSL_ROOTS_FILE_PATH.
 const assert = require('node:assert');
 const { setTimeout: pause } = require('node:timers/promises');
-const { Producer, SimpleConsumer, PushConsumer, ConsumeResult, FilterExpression } = require('rocketmq-client-nodejs');
+const { Producer, SimpleConsumer, PushConsumer, LitePushConsumerImpl, ConsumeResult, FilterExpression } = require('rocketmq-client-nodejs');
 const { TransactionResolution, FilterType } = require('rocketmq-client-nodejs/proto/apache/rocketmq/v2/definition_pb');
 
 const ADDRESSES = process.argv[2].split(',');
@@ -220,7 +220,37 @@ async function large() {
   assert(got.body.equals(body));
 }
 
-const SCENARIOS = [normal, delayed, recalls, transactions, leases, failing, ordered, groups, filters, namespaces, large];
+async function lites() {
+  const seen = { a: [], b: [] };
+  const consume = async (view) => (seen[view.liteTopic].push(text(view)), ConsumeResult.SUCCESS);
+  const push = { ...options(), consumerGroup: 'lites', bindTopic: 'rooms', messageListener: { consume }, longPollingTimeout: 5_000 };
+  await running(new LitePushConsumerImpl(push), (consumer) => producing(['rooms'], async (producer) => {
+    await consumer.subscribeLite('a');
+    for (let number = 0; number < 3; number++) {
+      for (const liteTopic of ['a', 'b']) {
+        await producer.send({ topic: 'rooms', body: Buffer.from(`${liteTopic}${number}`), liteTopic });
+      }
+    }
+    await until(() => seen.a.length >= 3, () => JSON.stringify(seen));
+    assert.deepStrictEqual(seen, { a: ['a0', 'a1', 'a2'], b: [] });
+    await consumer.subscribeLite('b');
+    await until(() => seen.b.length >= 3, () => JSON.stringify(seen));
+    assert.deepStrictEqual(seen, { a: ['a0', 'a1', 'a2'], b: ['b0', 'b1', 'b2'] });
+    await consumer.unsubscribeLite('a');
+  }));
+}
+
+// The client takes a priority of 0 for none.
+async function priorities() {
+  await producing(['alerts'], async (producer) => {
+    for (const priority of [1, 3, 2]) await producer.send({ topic: 'alerts', body: Buffer.from(`${priority}`), priority });
+  });
+  const got = await consuming('priorities', 'alerts', (consumer) => receive(consumer, 3));
+  assert.deepStrictEqual(got.map((one) => [text(one), one.priority]), [['3', 3], ['2', 2], ['1', 1]]);
+}
+
+const SCENARIOS = [normal, delayed, recalls, transactions, leases, failing, ordered, groups, filters, namespaces, large,
+  lites, priorities];
 
 async function main() {
   for (const scenario of SCENARIOS) {

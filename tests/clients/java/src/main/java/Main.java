@@ -321,6 +321,45 @@ public class Main {
         return null;
     }
 
+    static String lites() throws Exception {
+        Map<String, List<String>> seen = new ConcurrentHashMap<>();
+        MessageListener listener = view -> {
+            seen.computeIfAbsent(view.getLiteTopic().get(), name -> new CopyOnWriteArrayList<>()).add(text(view));
+            return ConsumeResult.SUCCESS;
+        };
+        try (var consumer = PROVIDER.newLitePushConsumerBuilder().setClientConfiguration(configuration(""))
+            .setConsumerGroup("lites").bindTopic("rooms").setMessageListener(listener).build();
+            Producer producer = producer("rooms")) {
+            consumer.subscribeLite("a");
+            for (int number = 0; number < 3; number++) {
+                for (String lite : List.of("a", "b")) {
+                    producer.send(message("rooms", lite + number).setLiteTopic(lite).build());
+                }
+            }
+            until(() -> seen.getOrDefault("a", List.of()).size() >= 3, seen);
+            check(seen.equals(Map.of("a", List.of("a0", "a1", "a2"))), seen);
+            consumer.subscribeLite("b");
+            until(() -> seen.getOrDefault("b", List.of()).size() >= 3, seen);
+            check(seen.get("b").equals(List.of("b0", "b1", "b2")), seen);
+            consumer.unsubscribeLite("a");
+        }
+        return null;
+    }
+
+    static String priorities() throws Exception {
+        try (Producer producer = producer("alerts"); SimpleConsumer consumer = simple("priorities", "alerts")) {
+            for (int priority : new int[] {0, 2, 1}) {
+                producer.send(message("alerts", String.valueOf(priority)).setPriority(priority).build());
+            }
+            List<String> found = new ArrayList<>();
+            for (MessageView one : receive(consumer, 3)) {
+                found.add(text(one) + " " + one.getPriority().get());
+            }
+            check(found.equals(List.of("2 2", "1 1", "0 0")), found);
+        }
+        return null;
+    }
+
     public static void main(String[] args) throws Exception {
         addresses = new ArrayList<>(List.of(args[0].split(",")));
         Map<String, Scenario> scenarios = new LinkedHashMap<>();
@@ -335,6 +374,8 @@ public class Main {
         scenarios.put("filters", Main::filters);
         scenarios.put("namespaces", Main::namespaces);
         scenarios.put("large", Main::large);
+        scenarios.put("lites", Main::lites);
+        scenarios.put("priorities", Main::priorities);
         String only = System.getenv("CLIENTS_ONLY");
         try {
             for (Map.Entry<String, Scenario> one : scenarios.entrySet()) {
