@@ -22,8 +22,9 @@ DELETE_TIMEOUT_S = 120.0
 # Calls that change nothing; a read-only console rejects all others.
 READING = frozenset(
     "Backlog DescribeGroup DescribeTopic GetBacklogReport GetMessage GetOffsets GetReports GetRoute "
-    "GetTransaction ListAuditEvents ListDeadLetters ListFiles ListGroups ListLanes ListPending ListQuotas ListRetries "
-    "ListShards ListTopics ListTransactions Pull PullQueues QueryMessages SearchOffset TraceMessage WhoAmI".split()
+    "GetTransaction ListAuditEvents ListDeadLetters ListFiles ListGroups ListLanes ListLiteTopics ListPending "
+    "ListQuotas ListRetries ListShards ListTopics ListTransactions Pull PullQueues QueryMessages SearchOffset "
+    "TraceMessage WhoAmI".split()
 )
 # HTTP's status by gRPC's code, as in google.rpc.Code.
 STATUSES = {

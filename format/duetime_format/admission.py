@@ -14,7 +14,7 @@ from typing import NamedTuple
 from duetime_format import limits, policy, priority, record
 from duetime_format.errors import Violation
 from duetime_format.levels import DELAY_MS_MAX, LEVEL_COUNT_MAX, DelayLevels
-from duetime_format.names import is_name, is_system_topic
+from duetime_format.names import is_lite_topic, is_name, is_system_topic
 from duetime_format.texts import shown
 
 _UNFIT_IN_WORD = re.compile(r"[\s\x00-\x1f\x7f-\x9f]")
@@ -72,11 +72,14 @@ class Draft:
     max_wait_ms: int = 0
     # None: it has none.
     priority: int | None = None
+    # Empty: it has none, unless it is among the properties.
+    lite_topic: str = ""
 
 
 class Terms(NamedTuple):
     """The topic's rules for a draft. `queue_count` None: the topic is not known; `max_delay_ms` 0: it has no limit of
-    its own. `is_half`: it is a half message of a transaction. `has_priorities`: its type is PRIORITY; None: unknown."""
+    its own. `is_half`: it is a half message of a transaction. `has_priorities`: its type is PRIORITY; None: unknown.
+    `is_lite`: its type is LITE; None: unknown."""
 
     queue_count: int | None
     now_ms: int
@@ -84,6 +87,7 @@ class Terms(NamedTuple):
     body_bytes_min: int = 0
     is_half: bool = False
     has_priorities: bool | None = None
+    is_lite: bool | None = None
 
 
 def is_word(text: str) -> bool:
@@ -114,6 +118,7 @@ def violations(draft: Draft, levels: DelayLevels | None, terms: Terms) -> list[V
         *_sharding_key(draft.sharding_key),
         *_queue(draft, terms.queue_count),
         *_priority(draft, terms),
+        *_lite(draft, terms),
         *_due(draft, levels, terms),
         *_id(draft.id),
     ]
@@ -175,6 +180,7 @@ def properties_bytes(draft: Draft) -> int:
     pairs += [(record.SHARDING_KEY, draft.sharding_key)] if draft.sharding_key else []
     pairs += [(record.RETRY, policy.render(draft.retry))] if draft.retry is not None else []
     pairs += [(priority.PRIORITY, str(draft.priority))] if draft.priority is not None else []
+    pairs += [(record.LITE_TOPIC, draft.lite_topic)] if draft.lite_topic else []
     pairs.append((record.UNIQ_KEY, draft.id or "0" * 32))
     return sum(len(name.encode()) + len(value.encode()) + 2 for name, value in pairs) - 1
 
@@ -246,6 +252,32 @@ def _priority(draft: Draft, terms: Terms) -> Iterator[Violation]:
             yield Violation("priority", f"conflicts with {name}: the priority chooses the queue")
     if draft.replace:
         yield Violation("priority", "conflicts with replace: the key chooses the queue")
+
+
+def lite_topic_of(draft: Draft) -> str:
+    """The lite topic: a field, or a property of a message that was read."""
+    return draft.lite_topic or draft.properties.get(record.LITE_TOPIC, "")
+
+
+def _lite(draft: Draft, terms: Terms) -> Iterator[Violation]:
+    name = lite_topic_of(draft) if terms.is_lite else draft.lite_topic
+    if not name:
+        return
+    if not is_lite_topic(name):
+        text = f"{shown(name)} is not 1 to {limits.LITE_CHARS_MAX} characters of [%|a-zA-Z0-9_-]"
+        yield Violation("lite_topic", text)
+    if record.LITE_TOPIC in draft.properties and draft.lite_topic:
+        yield Violation("lite_topic", f"conflicts with the property {record.LITE_TOPIC}; give one")
+    if terms.is_lite is False:
+        text = f"is set, but topic {draft.topic} has no lite topics; create one of the type `lite`"
+        yield Violation("lite_topic", text)
+    for other in ("queue", "sharding_key", "priority"):
+        if getattr(draft, other) not in (None, ""):
+            yield Violation("lite_topic", f"conflicts with {other}: the lite topic chooses the queue")
+    if is_delayed(draft) or draft.replace:
+        yield Violation("lite_topic", "conflicts with a delay: its messages are delivered in the order of the sends")
+    if terms.is_half:
+        yield Violation("lite_topic", "conflicts with a transaction")
 
 
 def _due(draft: Draft, levels: DelayLevels | None, terms: Terms) -> Iterator[Violation]:

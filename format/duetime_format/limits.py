@@ -8,6 +8,9 @@ GROUPS_MAX = 10_000
 # Characters of a lite topic, and lite topics that one client may subscribe to: as RocketMQ's proxy allows.
 LITE_CHARS_MAX = 64
 LITE_SUBSCRIPTIONS_MAX = 2_000
+# Lite topics of a page: by default, and at most.
+LITE_PAGE_COUNT = 100
+LITE_PAGE_COUNT_MAX = 1_000
 ID_CHARS_MAX = 255
 QUEUE_COUNT_MAX = 1_024
 # Topics of the cluster, and of a shard.

@@ -1,9 +1,11 @@
-"""`duetime topics delete` against a real cluster."""
+"""`duetime topics` against a real cluster: deletion, lite topics."""
 
 import json
 
 import pytest
 from duetime.cli.app import run
+
+from tests.cli.cluster import run_duetime
 
 
 def test_a_topic_is_deleted(server: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -22,3 +24,25 @@ def test_a_topic_is_deleted(server: str, capsys: pytest.CaptureFixture[str]) -> 
     assert json.loads(capsys.readouterr().out) == deleted
     assert run(["topics", "delete", topic, "--yes"]) == 1
     assert run(["topics", "describe", topic]) == 1
+
+
+def test_lite_topics_are_sent_to_received_and_listed(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    topic = "topic_of_lites"
+    run(["topics", "create", topic, "--type", "lite"])
+    assert run(["topics", "lite", topic]) == 0
+    assert "has no lite topics" in capsys.readouterr().out
+    for lite in ("a", "b", "a"):
+        assert run(["send", topic, f"to {lite}", "--lite-topic", lite]) == 0
+    capsys.readouterr()
+    received = run_duetime(
+        *("consume", topic, "--group", "lites", "--lite-topic", "a", "--count", "2", "--json", "--server", server)
+    )
+    found = [json.loads(line) for line in received.stdout.splitlines()]
+    assert [(one["body"], one["lite_topic"]) for one in found] == [("to a", "a")] * 2
+    assert run(["topics", "lite", topic, "--json", "--group", "lites"]) == 0
+    listed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert listed == [{"lite_topic": "a", "messages": 2, "unread": 0}, {"lite_topic": "b", "messages": 1, "unread": 1}]
+    assert run(["topics", "lite", topic]) == 0
+    assert ["a", "2"] in [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert run(["send", topic, "later", "--lite-topic", "a", "--delay", "1h"]) == 1
+    assert "lite_topic" in capsys.readouterr().err

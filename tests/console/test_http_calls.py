@@ -295,6 +295,39 @@ async def test_message_is_found_by_key_or_tag(client: httpx.AsyncClient) -> None
     problem(await client.post("/api/v1/receive", json={"group": "billing", "topic": "nowhere"}), 404)
 
 
+async def made_topic(cluster: Cluster, name: str, kind: "gateway_pb2.TopicType") -> None:
+    async with grpc.aio.insecure_channel(cluster.address) as channel:
+        stub = gateway_pb2_grpc.GatewayStub(channel)  # type: ignore[no-untyped-call]
+        await stub.CreateTopic(gateway_pb2.CreateTopicRequest(name=name, queue_count=4, message_type=kind), timeout=60)
+
+
+async def test_higher_priorities_come_first(cluster: Cluster, client: httpx.AsyncClient) -> None:
+    await made_topic(cluster, "alerts", gateway_pb2.TOPIC_TYPE_PRIORITY)
+    for priority in (0, 9, 2):
+        await sent(client, topic="alerts", priority=priority)
+    found = await received(client, topic="alerts")
+    assert [(one["priority"], one["queue"]) for one in found] == [(9, 3), (2, 2), (0, 0)]
+    for priority in (-1, 2**31):
+        await sent(client, 400, topic="alerts", priority=priority)
+    await sent(client, 400, priority=1)
+
+
+async def test_lite_topics_are_received_and_listed(cluster: Cluster, client: httpx.AsyncClient) -> None:
+    await made_topic(cluster, "rooms", gateway_pb2.TOPIC_TYPE_LITE)
+    for name in ("a", "b", "a"):
+        await sent(client, topic="rooms", lite_topic=name)
+    found = await received(client, topic="rooms", lite_topics=["a"])
+    assert [one["lite_topic"] for one in found] == ["a", "a"]
+    address = "/api/v1/topics/rooms/lite-topics"
+    listed = (await client.get(address, params={"group": "billing"})).json()
+    assert listed == {
+        "lite_topics": [{"name": "a", "messages": 2, "unread": 0}, {"name": "b", "messages": 1, "unread": 1}]
+    }
+    rest = (await client.get(address, params={"after": "a", "max": 1})).json()
+    assert rest == {"lite_topics": [{"name": "b", "messages": 1, "unread": None}]}
+    problem(await client.get("/api/v1/topics/nowhere/lite-topics"), 404)
+
+
 async def waiting(cluster: Cluster, count: int) -> None:
     """Waits until `count` calls of Receive run in the console's gateway."""
     async with grpc.aio.insecure_channel(cluster.address) as channel:

@@ -30,6 +30,7 @@ EXPECTED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
         ("PutStream", "Replace", "Cancel", "ListPending", "Backlog", "Prepare", "OpenLiteTopics"), (GATEWAY,)
     ),
+    "ListLiteTopics": (GATEWAY,),
     **dict.fromkeys(
         ("EndTransactions", "TakeChecks", "ReportChecks", "ListTransactions", "GetTransaction"), (GATEWAY,)
     ),

@@ -71,6 +71,7 @@ EXPECTED = {
     "TraceMessage": ("receiver of all",),
     "CreateGroup": (RECEIVE, MANAGE),
     **dict.fromkeys(("DescribeGroup", "DescribeTopic", "GetRoute", "Backlog"), (SEND, RECEIVE, MANAGE)),
+    "ListLiteTopics": (SEND, RECEIVE, MANAGE),
     **dict.fromkeys(
         ("ListLanes", "ListShards", "GetBacklogReport", "GetReports", "GetTransaction"), ("manager of all",)
     ),

@@ -108,7 +108,7 @@ async def test_lite_topics_of_two_shards_are_received_together(cluster: Cluster,
             found += bodies(got)
             await whole.ack(*got)
     assert sorted(found) == sorted(f"{name}{number}".encode() for number, name in enumerate(names))
-    counts = [len(store.parts.lites._lites) for store in cluster.stores]
+    counts = [len(store.parts.lites.lites) for store in cluster.stores]
     assert sum(counts) == len(names)
     assert all(counts)
 

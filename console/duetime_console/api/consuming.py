@@ -15,6 +15,7 @@ from duetime_format.limits import (
     INVISIBLE_MS_DEFAULT,
     INVISIBLE_MS_MAX,
     INVISIBLE_MS_MIN,
+    LITE_SUBSCRIPTIONS_MAX,
     MEMBER_CHARS_MAX,
     RECEIVE_COUNT_DEFAULT,
     WAIT_MS_MAX,
@@ -44,6 +45,9 @@ class GivenReceive(Given):
     wait: Length = Field(0, le=WAIT_MS_MAX, description="longest wait of a call without messages: up to 30 s")
     tags: str = Field("", max_length=FILTER_CHARS_MAX, description="`a || b`: messages with one of the tags")
     sql: str = Field("", max_length=FILTER_CHARS_MAX, description="SQL92 over properties")
+    lite_topics: list[str] | None = Field(
+        None, min_length=1, max_length=LITE_SUBSCRIPTIONS_MAX, description="receive only these, each in order"
+    )
     max_attempts: int = Field(
         0, ge=0, le=ATTEMPTS_MAX, description="deliveries before a dead letter; 0: the group's setting"
     )
@@ -66,6 +70,7 @@ class GivenReceive(Given):
             wait_ms=self.wait,
             tags=self.tags,
             sql=self.sql,
+            lite_topics=self.lite_topics,
             max_attempts=self.max_attempts,
             member=self.member,
             ordered=self.ordered,

@@ -15,6 +15,7 @@ from duetime_format.limits import (
     ID_CHARS_MAX,
     TOPIC_CHARS_MAX,
 )
+from duetime_format.record import LITE_TOPIC
 from pydantic import Field, model_validator
 
 from duetime_console.api.fields import Base64, Given, Int32, Length, Moment, Told, iso
@@ -107,6 +108,7 @@ class GivenMessage(GivenDue):
     queue: Int32 | None = Field(None, description="the queue; default: by sharding_key, else round robin")
     sharding_key: str = Field("", description="messages with equal keys go to the same queue")
     priority: Int32 | None = Field(None, description="from 0, for a topic of type priority; higher ones come first")
+    lite_topic: str = Field("", description="for a topic of type lite, without a delay; 1 to 64 characters")
     born_at: Moment = Field(0, description="the sender's clock")
     flag: Int32 = 0
     retry: GivenRetry | None = Field(None, description="replaces the group's policy")
@@ -130,6 +132,7 @@ class GivenMessage(GivenDue):
             keys=self.keys,
             sharding_key=self.sharding_key,
             priority=self.priority,
+            lite_topic=self.lite_topic,
             queue=self.queue,
             id=self.id,
             born_at_ms=self.born_at,
@@ -258,6 +261,7 @@ class Stored(ToldBody):
     due_at: str | None
     delay_level: int | None
     priority: int | None = Field(description="null: it has none")
+    lite_topic: str | None = Field(description="null: it has none")
 
 
 def stored_fields(message: message_pb2.StoredMessage, *, with_body: bool = True) -> dict[str, Any]:
@@ -277,6 +281,7 @@ def stored_fields(message: message_pb2.StoredMessage, *, with_body: bool = True)
         "due_at": iso(message.due_at_ms),
         "delay_level": message.delay_level or None,
         "priority": message.priority if message.HasField("priority") else None,
+        "lite_topic": message.properties.get(LITE_TOPIC),
     }
 
 

@@ -1,6 +1,7 @@
-"""Topics over HTTP: deletion."""
+"""Topics over HTTP: lite topics, deletion."""
 
 from duetime.v1 import gateway_pb2
+from duetime_format.limits import LITE_PAGE_COUNT, LITE_PAGE_COUNT_MAX
 from pydantic import Field
 
 from duetime_console.api.fields import Asked, Told
@@ -34,6 +35,36 @@ class DeletedTopic(Told):
     groups: list[GroupLeft] = Field(description="groups with remaining work")
 
 
+class AskedLiteTopics(Asked):
+    group: str = Field("", description="also count the messages that this group has not received")
+    after: str = Field("", description="only names greater than this one: the last one of the previous answer")
+    max: int = Field(LITE_PAGE_COUNT, ge=1, le=LITE_PAGE_COUNT_MAX, description="lite topics per page")
+
+
+class LiteTopic(Told):
+    name: str
+    messages: int = Field(description="stored")
+    unread: int | None = Field(description="not received by the group; null: no group was given")
+
+
+class LiteTopics(Told):
+    """A page, by name. One with fewer than `max` is the last."""
+
+    lite_topics: list[LiteTopic]
+
+
+async def list_lites(call: Call, asked: AskedLiteTopics, _: None) -> Answer:
+    wanted = gateway_pb2.ListLiteTopicsRequest(
+        topic=call.topic, group=asked.group, after=asked.after, max_count=asked.max
+    )
+    answer = await call.gateway("ListLiteTopics", wanted)
+    found = [
+        LiteTopic(name=one.name, messages=one.message_count, unread=one.unread_count if asked.group else None)
+        for one in answer.lite_topics
+    ]
+    return Answer(LiteTopics(lite_topics=found))
+
+
 async def delete(call: Call, asked: AskedDeletion, _: None) -> Answer:
     wanted = gateway_pb2.DeleteTopicRequest(name=call.topic, force=asked.force, dry_run=asked.dry_run)
     answer = await call.gateway("DeleteTopic", wanted, DELETE_TIMEOUT_S - HTTP_CALL_S_MAX)
@@ -58,6 +89,16 @@ async def delete(call: Call, asked: AskedDeletion, _: None) -> Answer:
 
 
 OPERATIONS = [
+    Operation(
+        "GET",
+        "/api/v1/topics/{name}/lite-topics",
+        "listLiteTopics",
+        "List the lite topics of a topic",
+        list_lites,
+        {200: LiteTopics},
+        query=AskedLiteTopics,
+        description="Topics of other types have none. Unused lite topics are forgotten after a time.",
+    ),
     Operation(
         "DELETE",
         "/api/v1/topics/{name}",

@@ -24,11 +24,12 @@ DEFAULTS = {
     "topic": "", "body": "", "form": "text", "due": "now", "delay": "", "level": "", "at": "", "tags": "", "keys": "",
     "properties": "", "id": "", "sharding_key": "", "queue": "", "flag": "", "born_at": "", "max_attempts": "",
     "backoff": "group", "initial": "", "max": "", "factor": "", "jitter": "", "intervals": "", "replace": "",
-    "max_wait": "", "priority": "",
+    "max_wait": "", "priority": "", "lite_topic": "",
 }  # fmt: skip
 # Topics to choose from.
 LISTED_MAX = 1_000
 _BODIES = {"text": "body", "json": "body_json", "base64": "body_base64"}
+_TEXTS = "topic", "tags", "id", "sharding_key", "lite_topic"
 # Form fields whose names differ from the message's.
 _FIELDS = {
     "body_json": "body",
@@ -123,7 +124,7 @@ def _field(path: str) -> str:
 
 def _values(form: dict[str, str], faults: dict[str, str]) -> dict[str, Any]:
     """The fields of GivenMessage; errors go to `faults`."""
-    values: dict[str, Any] = {name: form[name].strip() for name in ("topic", "tags", "id", "sharding_key")}
+    values: dict[str, Any] = {name: form[name].strip() for name in _TEXTS}
     values["keys"] = [key.strip() for key in re.split(r"[,\n]", form["keys"]) if key.strip()]
     values["properties"] = _properties(form["properties"], faults)
     values |= {name: form[name].strip() for name in ("queue", "flag", "priority") if form[name].strip()}

@@ -1,11 +1,13 @@
 """Topics: the list, each one with its queues, rates and groups, and a form for new ones."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from duetime.client.errors import InvalidArgument
 from duetime.client.message import delay_ms
 from duetime.v1 import consumer_pb2, gateway_pb2, pending_pb2
+from duetime_format.limits import LITE_PAGE_COUNT
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -82,6 +84,9 @@ async def topic(request: Request) -> Response:
         described_groups(request),
     )
     rates = await _rates(request, described, getattr(backlog, "now_ms", 0))
+    after = request.query_params.get("after", "")
+    lites = await _lites(request, described.topic, after)
+    listed: Sequence[gateway_pb2.LiteTopic] = getattr(lites, "lite_topics", ())
     return page(
         request,
         "topic.html",
@@ -91,11 +96,21 @@ async def topic(request: Request) -> Response:
         stored=sum(queue.max_offset - queue.min_offset for queue in described.queues),
         backlog=backlog,
         rates=rates,
+        lites=lites,
+        asked_after=after,
+        lites_after=listed[-1].name if len(listed) == LITE_PAGE_COUNT else "",
         rate=sum(rates.values()) if rates else None,
         readers=_readers(name, groups.groups),
         groups_left_out=groups.left_out,
         can_delete=viewer_of(request).may("DeleteTopic") and not is_system(name),
     )
+
+
+async def _lites(request: Request, topic: gateway_pb2.Topic, after: str) -> Any:
+    """A page of the topic's lite topics, or its error; None: the topic is of another type."""
+    if topic.message_type != gateway_pb2.TOPIC_TYPE_LITE:
+        return None
+    return await asked(request, "ListLiteTopics", gateway_pb2.ListLiteTopicsRequest(topic=topic.name, after=after))
 
 
 async def _rates(request: Request, described: gateway_pb2.TopicDescription, now_ms: int) -> dict[int, float]:

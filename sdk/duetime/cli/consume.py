@@ -53,6 +53,10 @@ def consume(
     ] = None,
     tags: Annotated[str | None, typer.Option(metavar="'A || B'", help="Only messages with one of these tags.")] = None,
     sql: Annotated[str | None, typer.Option(metavar="EXPRESSION", help="Only messages that match, in SQL92.")] = None,
+    lite_topic: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only messages of this lite topic, in order; may be repeated."),
+    ] = None,
     concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of commands at once.")] = 1,
     lease: Annotated[str, typer.Option(metavar="LENGTH", help="The lease; renewed while a command runs.")] = "60s",
     max_attempts: Annotated[
@@ -102,6 +106,7 @@ def consume(
         backoff=backoff,
         lease=lease,
         timeout=timeout,
+        lite_topics=lite_topic or None,
     )(run if count is None else _at_most(count, run, consumer.stop))
     consumer.run()
 

@@ -24,6 +24,8 @@ def message_line(message: ReceivedMessage | FoundMessage) -> str:
         parts.append(f"keys={printable(','.join(message.keys))}")
     if message.priority is not None:
         parts.append(f"priority={message.priority}")
+    if message.lite_topic:
+        parts.append(f"lite={printable(message.lite_topic)}")
     if message.late_ms is not None:
         parts.append(f"late={message.late_ms}ms")
     try:
@@ -57,6 +59,7 @@ def message_object(message: ReceivedMessage | FoundMessage) -> dict[str, Any]:
         "keys": message.keys,
         "properties": message.properties,
         "priority": message.priority,
+        "lite_topic": message.lite_topic or None,
         "born_at": iso(message.born_at),
         "stored_at": iso(message.stored_at),
         "due_at": iso(message.due_at),

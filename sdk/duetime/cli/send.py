@@ -58,6 +58,9 @@ def send(
     queue: Annotated[int | None, typer.Option(help="The queue. Default: by sharding key, otherwise in turn.")] = None,
     sharding_key: Annotated[str, typer.Option(help="Messages with equal keys go to the same queue.")] = "",
     priority: Annotated[int | None, typer.Option(help="From 0, for a topic of the type priority.")] = None,
+    lite_topic: Annotated[
+        str, typer.Option(metavar="NAME", help="The lite topic, for a topic of the type lite; without a delay.")
+    ] = "",
     server: Server = None,
     as_json: Json = False,
 ) -> None:
@@ -70,6 +73,7 @@ def send(
       duetime send carts @cart.json --delay 30m --replace --key cart-42 --max-wait 2h
       seq 100000 | duetime send orders --lines --delay 1m
       duetime send alerts "the pump is off" --priority 7
+      duetime send rooms "good morning" --lite-topic room-42
       duetime send orders @items.txt --batch --sharding-key order-42
     """
     if batch and replace:
@@ -93,6 +97,7 @@ def send(
         replace=replace,
         max_wait=max_wait,
         priority=priority,
+        lite_topic=lite_topic,
     )
     with ExitStack() as opened:
         if body == "-" and sys.stdin.isatty():

@@ -13,7 +13,7 @@ from duetime.cli.gateway import call, reach
 from duetime.cli.options import Json, Server, Yes, inherited, watched
 from duetime.cli.output import iso, length, local, print_json, print_table
 from duetime.client.administering.admin import AsyncAdmin
-from duetime.client.administering.described import DeletedTopic
+from duetime.client.administering.described import DeletedTopic, LiteTopic
 from duetime.client.message import moment
 from duetime.v1 import gateway_pb2
 
@@ -137,6 +137,43 @@ def describe(context: typer.Context, name: _Name, server: Server = None, as_json
     echo(f"topic {topic.name}, {about}, created {local(moment(topic.created_at_ms))}")
     rows = [tuple(map(str, (*queue, queue[3] - queue[2]))) for queue in queues]
     print_table(["#queue", "#shard", "#min offset", "#max offset", "#messages"], rows)
+
+
+@topics.command()
+@watched
+def lite(
+    context: typer.Context,
+    name: _Name,
+    group: Annotated[str, typer.Option(help="Also count the messages that this group has not received.")] = "",
+    server: Server = None,
+    as_json: Json = False,
+) -> None:
+    """List the lite topics of a topic, by name.
+
+    \b
+    Examples:
+      duetime topics lite rooms --group chat
+      duetime topics lite rooms --json | jq -r .lite_topic
+    """
+    server, as_json = inherited(context, server, as_json)
+    found = asyncio.run(_lites(server, name, group))
+    if as_json:
+        for one in found:
+            print_json({"lite_topic": one.name, "messages": one.message_count, "unread": one.unread_count})
+    elif found:
+        columns = ["lite topic", "#messages", *(["#unread?1"] if group else [])]
+        print_table(columns, [(one.name, f"{one.message_count:,}", *_unread(one)) for one in found])
+    else:
+        echo(f"topic {name} has no lite topics; the first `duetime send {name} BODY --lite-topic NAME` creates one")
+
+
+def _unread(one: LiteTopic) -> list[str]:
+    return [] if one.unread_count is None else [f"{one.unread_count:,}"]
+
+
+async def _lites(server: str | None, topic: str, group: str) -> list[LiteTopic]:
+    async with AsyncAdmin(await reach(server)) as admin:
+        return [one async for one in admin.lite_topics(topic, group)]
 
 
 @topics.command()

@@ -17,7 +17,7 @@ NAMES = {"delay_level": "level", "delay_ms": "delay", "deliver_at_ms": "deliver_
 # All rules apply to messages with other fields or long texts: servers add properties of their own.
 _PLAIN = {"topic", "body", "id", "born_at_ms", "tags", "keys", "properties", "delay_ms", "deliver_at_ms", "flag"}
 _CHARS_MAX = 1_024
-_TEXTS = {"topic", "tags", "keys", "properties", "sharding_key", "id"}
+_TEXTS = {"topic", "tags", "keys", "properties", "sharding_key", "id", "lite_topic"}
 
 
 def check(fields: Mapping[str, Any], *, is_half: bool = False) -> None:

@@ -98,6 +98,9 @@ class Message:
     priority: int | None = None
     """From 0; higher ones are received first. Only for topics of the type `priority`, whose queues are the priorities:
     all above the highest queue share it. Without one, a message there has the lowest."""
+    lite_topic: str = ""
+    """1 to 64 characters of `[%|a-zA-Z0-9_-]`. Only for topics of the type `lite`, without a delay. The first message
+    creates a lite topic; its messages are received in order."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.body, bytes):
@@ -190,6 +193,8 @@ def wire_fields(message: Message, message_id: str, born_at_ms: int) -> dict[str,
         fields["queue"] = message.queue
     if message.priority is not None:
         fields["priority"] = message.priority
+    if message.lite_topic:
+        fields["lite_topic"] = message.lite_topic
     if message.flag:
         fields["flag"] = message.flag
     if message.retry is not None:

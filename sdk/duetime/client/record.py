@@ -5,7 +5,7 @@ from datetime import datetime
 from duetime_format import errors, priority
 from duetime_format.bodies import NotUnpacked, unpacked
 from duetime_format.lanes import is_timer_lane
-from duetime_format.record import RESERVED_PROPERTIES
+from duetime_format.record import LITE_TOPIC, RESERVED_PROPERTIES
 from duetime_format.view import View, quickest_split, quickest_views
 
 from duetime.client.bodies import CONTENT_TYPE, JsonBody
@@ -17,6 +17,7 @@ __all__ = ["RESERVED_PROPERTIES", "ReceivedMessage", "decompressed", "slices", "
 # The limit of a decompressed body: 4 MiB of zeros, compressed a thousand times, would be 4 GiB.
 DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
 _CONTENT_TYPE = CONTENT_TYPE.encode()
+_LITE_TOPIC = LITE_TOPIC.encode()
 _PRIORITY = priority.PRIORITY.encode()
 
 
@@ -34,6 +35,11 @@ class ReceivedMessage(View, JsonBody):
     def properties(self) -> dict[str, str]:
         """The sender's properties, as a new dict each time."""
         return {name: value for name, value in self.all_properties.items() if name not in RESERVED_PROPERTIES}
+
+    @property
+    def lite_topic(self) -> str:
+        """The lite topic as sent; empty: none."""
+        return self.text_of(_LITE_TOPIC)
 
     @property
     def priority(self) -> int | None:

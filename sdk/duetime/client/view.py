@@ -2,6 +2,8 @@
 
 from datetime import datetime
 
+from duetime_format.record import LITE_TOPIC
+
 from duetime.client.bodies import CONTENT_TYPE, JsonBody
 from duetime.client.message import moment
 from duetime.client.record import decompressed
@@ -43,6 +45,11 @@ class MessageView(JsonBody):
     def priority(self) -> int | None:
         """The priority as sent; None: it has none."""
         return self._message.priority if self._message.HasField("priority") else None
+
+    @property
+    def lite_topic(self) -> str:
+        """The lite topic as sent; empty: none."""
+        return self._message.properties.get(LITE_TOPIC, "")
 
     @property
     def born_at(self) -> datetime:

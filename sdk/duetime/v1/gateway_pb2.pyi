@@ -418,6 +418,34 @@ class ListTopicsResponse(_message.Message):
     topics: _containers.RepeatedCompositeFieldContainer[Topic]
     def __init__(self, topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ...) -> None: ...
 
+class ListLiteTopicsRequest(_message.Message):
+    __slots__ = ("topic", "after", "max_count", "group")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    after: str
+    max_count: int
+    group: str
+    def __init__(self, topic: _Optional[str] = ..., after: _Optional[str] = ..., max_count: _Optional[int] = ..., group: _Optional[str] = ...) -> None: ...
+
+class LiteTopic(_message.Message):
+    __slots__ = ("name", "message_count", "unread_count")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    UNREAD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    message_count: int
+    unread_count: int
+    def __init__(self, name: _Optional[str] = ..., message_count: _Optional[int] = ..., unread_count: _Optional[int] = ...) -> None: ...
+
+class ListLiteTopicsResponse(_message.Message):
+    __slots__ = ("lite_topics",)
+    LITE_TOPICS_FIELD_NUMBER: _ClassVar[int]
+    lite_topics: _containers.RepeatedCompositeFieldContainer[LiteTopic]
+    def __init__(self, lite_topics: _Optional[_Iterable[_Union[LiteTopic, _Mapping]]] = ...) -> None: ...
+
 class DeleteTopicRequest(_message.Message):
     __slots__ = ("name", "force", "dry_run")
     NAME_FIELD_NUMBER: _ClassVar[int]

@@ -240,6 +240,11 @@ class GatewayStub(object):
                 request_serializer=duetime_dot_v1_dot_gateway__pb2.ListTopicsRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_gateway__pb2.ListTopicsResponse.FromString,
                 )
+        self.ListLiteTopics = channel.unary_unary(
+                '/duetime.v1.Gateway/ListLiteTopics',
+                request_serializer=duetime_dot_v1_dot_gateway__pb2.ListLiteTopicsRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_gateway__pb2.ListLiteTopicsResponse.FromString,
+                )
         self.DeleteTopic = channel.unary_unary(
                 '/duetime.v1.Gateway/DeleteTopic',
                 request_serializer=duetime_dot_v1_dot_gateway__pb2.DeleteTopicRequest.SerializeToString,
@@ -678,6 +683,14 @@ class GatewayServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListLiteTopics(self, request, context):
+        """Lite topics of a topic of type LITE, page by page, by name. Unused ones are forgotten after a time. NOT_FOUND: no
+        such topic.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteTopic(self, request, context):
         """Deletes a topic and its contents: pending messages are cancelled, open transactions rolled back, its dead letters
         discarded. FAILED_PRECONDITION (TOPIC_NOT_EMPTY): without `force`, a topic with pending messages, open
@@ -1011,6 +1024,11 @@ def add_GatewayServicer_to_server(servicer, server):
                     servicer.ListTopics,
                     request_deserializer=duetime_dot_v1_dot_gateway__pb2.ListTopicsRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_gateway__pb2.ListTopicsResponse.SerializeToString,
+            ),
+            'ListLiteTopics': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListLiteTopics,
+                    request_deserializer=duetime_dot_v1_dot_gateway__pb2.ListLiteTopicsRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_gateway__pb2.ListLiteTopicsResponse.SerializeToString,
             ),
             'DeleteTopic': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteTopic,
@@ -1818,6 +1836,23 @@ class Gateway(object):
         return grpc.experimental.unary_unary(request, target, '/duetime.v1.Gateway/ListTopics',
             duetime_dot_v1_dot_gateway__pb2.ListTopicsRequest.SerializeToString,
             duetime_dot_v1_dot_gateway__pb2.ListTopicsResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ListLiteTopics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Gateway/ListLiteTopics',
+            duetime_dot_v1_dot_gateway__pb2.ListLiteTopicsRequest.SerializeToString,
+            duetime_dot_v1_dot_gateway__pb2.ListLiteTopicsResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Message(_message.Message):
-    __slots__ = ("topic", "body", "properties", "tags", "keys", "sharding_key", "queue", "delay_level", "delay_ms", "deliver_at_ms", "id", "born_at_ms", "flag", "retry", "replace", "max_wait_ms", "priority")
+    __slots__ = ("topic", "body", "properties", "tags", "keys", "sharding_key", "queue", "delay_level", "delay_ms", "deliver_at_ms", "id", "born_at_ms", "flag", "retry", "replace", "max_wait_ms", "priority", "lite_topic")
     class PropertiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -31,6 +31,7 @@ class Message(_message.Message):
     REPLACE_FIELD_NUMBER: _ClassVar[int]
     MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    LITE_TOPIC_FIELD_NUMBER: _ClassVar[int]
     topic: str
     body: bytes
     properties: _containers.ScalarMap[str, str]
@@ -48,7 +49,8 @@ class Message(_message.Message):
     replace: bool
     max_wait_ms: int
     priority: int
-    def __init__(self, topic: _Optional[str] = ..., body: _Optional[bytes] = ..., properties: _Optional[_Mapping[str, str]] = ..., tags: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., sharding_key: _Optional[str] = ..., queue: _Optional[int] = ..., delay_level: _Optional[int] = ..., delay_ms: _Optional[int] = ..., deliver_at_ms: _Optional[int] = ..., id: _Optional[str] = ..., born_at_ms: _Optional[int] = ..., flag: _Optional[int] = ..., retry: _Optional[_Union[RetryPolicy, _Mapping]] = ..., replace: bool = ..., max_wait_ms: _Optional[int] = ..., priority: _Optional[int] = ...) -> None: ...
+    lite_topic: str
+    def __init__(self, topic: _Optional[str] = ..., body: _Optional[bytes] = ..., properties: _Optional[_Mapping[str, str]] = ..., tags: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., sharding_key: _Optional[str] = ..., queue: _Optional[int] = ..., delay_level: _Optional[int] = ..., delay_ms: _Optional[int] = ..., deliver_at_ms: _Optional[int] = ..., id: _Optional[str] = ..., born_at_ms: _Optional[int] = ..., flag: _Optional[int] = ..., retry: _Optional[_Union[RetryPolicy, _Mapping]] = ..., replace: bool = ..., max_wait_ms: _Optional[int] = ..., priority: _Optional[int] = ..., lite_topic: _Optional[str] = ...) -> None: ...
 
 class RetryPolicy(_message.Message):
     __slots__ = ("max_attempts", "levels", "exponential", "intervals")

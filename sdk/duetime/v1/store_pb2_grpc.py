@@ -257,6 +257,11 @@ class StoreStub(object):
                 request_serializer=duetime_dot_v1_dot_store__pb2.OpenLiteTopicsRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_store__pb2.OpenLiteTopicsResponse.FromString,
                 )
+        self.ListLiteTopics = channel.unary_unary(
+                '/duetime.v1.Store/ListLiteTopics',
+                request_serializer=duetime_dot_v1_dot_gateway__pb2.ListLiteTopicsRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_gateway__pb2.ListLiteTopicsResponse.FromString,
+                )
         self.DeleteTopic = channel.unary_unary(
                 '/duetime.v1.Store/DeleteTopic',
                 request_serializer=duetime_dot_v1_dot_store__pb2.DeleteStoredTopicRequest.SerializeToString,
@@ -648,6 +653,13 @@ class StoreServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListLiteTopics(self, request, context):
+        """The shard's lite topics of a topic, by name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteTopic(self, request, context):
         """One stage of a topic's deletion on the shard. Durable when answered, idempotent. FAILED_PRECONDITION
         (TOPIC_NOT_EMPTY): DELETE never drops messages that are pending in lanes.
@@ -934,6 +946,11 @@ def add_StoreServicer_to_server(servicer, server):
                     servicer.OpenLiteTopics,
                     request_deserializer=duetime_dot_v1_dot_store__pb2.OpenLiteTopicsRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_store__pb2.OpenLiteTopicsResponse.SerializeToString,
+            ),
+            'ListLiteTopics': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListLiteTopics,
+                    request_deserializer=duetime_dot_v1_dot_gateway__pb2.ListLiteTopicsRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_gateway__pb2.ListLiteTopicsResponse.SerializeToString,
             ),
             'DeleteTopic': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteTopic,
@@ -1765,6 +1782,23 @@ class Store(object):
         return grpc.experimental.unary_unary(request, target, '/duetime.v1.Store/OpenLiteTopics',
             duetime_dot_v1_dot_store__pb2.OpenLiteTopicsRequest.SerializeToString,
             duetime_dot_v1_dot_store__pb2.OpenLiteTopicsResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ListLiteTopics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Store/ListLiteTopics',
+            duetime_dot_v1_dot_gateway__pb2.ListLiteTopicsRequest.SerializeToString,
+            duetime_dot_v1_dot_gateway__pb2.ListLiteTopicsResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

@@ -63,7 +63,7 @@ from duetime_gateway.rocketmq.checking import Checking
 from duetime_gateway.rocketmq.clients import Clients
 from duetime_gateway.rocketmq.consuming import Consumers
 from duetime_gateway.rocketmq.face import RocketMQFace, RocketMQParts
-from duetime_gateway.rocketmq.lites import LiteSubscriptions, LiteTopics
+from duetime_gateway.rocketmq.lites import LiteSubscriptions
 from duetime_gateway.rocketmq.metrics import RocketMQMetrics
 from duetime_gateway.rocketmq.permissions import ROCKETMQ_RULES, SERVICE_NAME
 from duetime_gateway.rocketmq.renewing import Renewals
@@ -319,8 +319,7 @@ def _make_rocketmq(
         *(leases, places, clock, metrics, tasks), subscriptions_max=settings.rocketmq_lite_subscriptions_max
     )
     clients.forgot = lites.gone
-    names = LiteTopics(places, routing.shards)
-    producers = Producers(sender, preparer, ender, ending, places, checking, ids, names, endpoint=endpoint)
+    producers = Producers(sender, preparer, ender, ending, places, checking, ids, endpoint=endpoint)
     consumers = Consumers(
         *(leases, groups, places, retry, renewals, acks, lites, traffic.answers, levels, clock, metrics, tasks),
         endpoint=endpoint,

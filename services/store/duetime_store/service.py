@@ -27,6 +27,7 @@ from duetime_format import limits
 from grpc import StatusCode
 
 from duetime_store.exporting import encoded_chunk
+from duetime_store.groups.lites import list_lite_topics
 from duetime_store.groups.offsets import check_group, check_offsets
 from duetime_store.parts import StoreParts
 from duetime_store.queues.consumequeue import ConsumeQueue
@@ -93,6 +94,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self._turns = parts.turns
         self._end_names = parts.end_names
         self._lites = parts.lites
+        self._progress = parts.groups.progress
         self._shard = shard
         self._put_streams = PutStreams(parts.store, parts.flusher)
         self._receive_streams = parts.receive_streams
@@ -460,6 +462,9 @@ class StoreService(store_pb2_grpc.StoreServicer):
     async def OpenLiteTopics(self, request: store_pb2.OpenLiteTopicsRequest, context: Any) -> Any:
         refused = self._lites.open(request.topic, request.lite_topics, caller_of(context))
         return store_pb2.OpenLiteTopicsResponse(faults=faults_of(refused))
+
+    async def ListLiteTopics(self, request: gateway_pb2.ListLiteTopicsRequest, context: Any) -> Any:
+        return await list_lite_topics(self._turns, self._lites.lites, self._progress, request)
 
     async def DeleteTopic(
         self, request: store_pb2.DeleteStoredTopicRequest, context: Any

@@ -49,7 +49,7 @@ class Liting(Consuming):
 
     @property
     def count(self) -> int:
-        return len(self.node.parts.lites._lites)
+        return len(self.node.parts.lites.lites)
 
     async def forgotten(self, count: int) -> None:
         """Returns once this number of lite topics is left; time passes meanwhile."""

@@ -5,12 +5,15 @@ from contextlib import aclosing
 from datetime import datetime
 from typing import Any, Literal
 
+from duetime_format.limits import LITE_PAGE_COUNT_MAX
+
 from duetime.client.administering import described, retries
 from duetime.client.administering.described import (
     DeletedTopic,
     Group,
     GroupDescription,
     Lanes,
+    LiteTopic,
     Topic,
     TopicDescription,
 )
@@ -63,19 +66,47 @@ class AsyncAdmin(Closing):
         answer = await self._call("DescribeTopic", gateway_pb2.DescribeTopicRequest(name=name))
         return described.topic_description_of(answer)
 
-    async def create_topic(self, name: str, *, queues: int | None = None, max_delay: Length | None = None) -> Topic:
+    async def lite_topics(self, topic: str, group: str = "") -> AsyncGenerator[LiteTopic, None]:
+        """Lists the lite topics of a topic of the type `lite`, by name, with the number of their stored messages.
+        Iteration fetches page by page.
+
+        `group` adds the number of messages that it has not received yet.
+
+        Raises:
+            NotFound: the topic does not exist.
+        """
+        request = gateway_pb2.ListLiteTopicsRequest(topic=topic, group=group, max_count=LITE_PAGE_COUNT_MAX)
+        while True:
+            found = described.lite_topics_of(await self._call("ListLiteTopics", request), group)
+            for one in found:
+                yield one
+            if len(found) < LITE_PAGE_COUNT_MAX:
+                return
+            request.after = found[-1].name
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        queues: int | None = None,
+        max_delay: Length | None = None,
+        type: str = "any",  # noqa: A002
+    ) -> Topic:
         """Creates a topic and returns it. An existing topic with the same settings is left unchanged.
 
         Arguments:
             queues: the number of queues, 1 to 1,024; None: the server's setting.
             max_delay: the longest delay of its messages: "30d" or a timedelta; None: ten years.
+            type: the type of its messages: "normal", "fifo", "delay", "transaction", "lite" or "priority"; "any".
 
         Raises:
             AlreadyExists: it exists with other settings.
             InvalidArgument: the name or an argument breaks its rule.
         """
         max_delay_ms = 0 if max_delay is None else delay_ms(max_delay, "max_delay")
-        request = gateway_pb2.CreateTopicRequest(name=name, queue_count=queues or 0, max_delay_ms=max_delay_ms)
+        request = gateway_pb2.CreateTopicRequest(
+            name=name, queue_count=queues or 0, max_delay_ms=max_delay_ms, message_type=described.topic_type(type)
+        )
         return described.topic_of(await self._call("CreateTopic", request))
 
     async def delete_topic(self, name: str, *, force: bool = False, dry_run: bool = False) -> DeletedTopic:

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 
 from duetime_format.policy import render
 
+from duetime.client.errors import InvalidArgument
 from duetime.client.message import moment
 from duetime.v1 import consumer_pb2, gateway_pb2
 
@@ -19,6 +20,8 @@ class Topic:
     max_delay: timedelta | None
     """The longest delay of its messages; None: ten years."""
     created_at: datetime
+    type: str = "any"
+    """The type of its messages, as given to `create_topic`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,16 @@ class TopicDescription:
 
     topic: Topic
     queues: list[TopicQueue]
+
+
+@dataclass(frozen=True, slots=True)
+class LiteTopic:
+    """A lite topic, as of now."""
+
+    name: str
+    message_count: int
+    unread_count: int | None
+    """Messages that the group has not received yet; None: no group was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +189,26 @@ class Lanes(list[Lane]):
     unreachable_shards: tuple[int, ...] = ()
 
 
+# Numbers by name.
+_TYPES = {name.removeprefix("TOPIC_TYPE_").lower(): number for name, number in gateway_pb2.TopicType.items()}
+_NAMES = {number: name for name, number in _TYPES.items()}
+
+
+def topic_type(name: str) -> Any:
+    """Raises: InvalidArgument: there is no such type."""
+    if name not in _TYPES:
+        raise InvalidArgument.of("type", f"{name!r} is not one of {', '.join(_TYPES)}")
+    return _TYPES[name]
+
+
 def topic_of(topic: gateway_pb2.Topic) -> Topic:
     max_delay = timedelta(milliseconds=topic.max_delay_ms) if topic.max_delay_ms else None
-    return Topic(topic.name, topic.queue_count, max_delay, moment(topic.created_at_ms))
+    kind = _NAMES.get(topic.message_type, "any")
+    return Topic(topic.name, topic.queue_count, max_delay, moment(topic.created_at_ms), kind)
+
+
+def lite_topics_of(answer: gateway_pb2.ListLiteTopicsResponse, group: str) -> list[LiteTopic]:
+    return [LiteTopic(one.name, one.message_count, one.unread_count if group else None) for one in answer.lite_topics]
 
 
 def topic_description_of(described: gateway_pb2.TopicDescription) -> TopicDescription:

@@ -7,7 +7,7 @@ of a consumer share one connection; `handling.py` runs each.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
@@ -16,7 +16,7 @@ from typing import Any, Literal, Self, TypeVar
 from duetime.client.callables import is_asynchronous
 from duetime.client.connection import Connection, resolve_server
 from duetime.client.consuming.handling import CANCEL_S, Handler, Handling
-from duetime.client.consuming.leases import CALL_TIMEOUT_S, Subscription, lease_s, named
+from duetime.client.consuming.leases import CALL_TIMEOUT_S, Subscription, lease_s, lites, named
 from duetime.client.consuming.logs import log
 from duetime.client.consuming.settling import Stats
 from duetime.client.consuming.wrapping import BadBodies, Middleware, Wrapping, checked, decoding
@@ -103,6 +103,7 @@ class Consumer:
         backoff: Backoff | None = None,
         lease: Length = "60s",
         timeout: Length | None = None,
+        lite_topics: Iterable[str] | None = None,
     ) -> Callable[[F], F]:
         """Makes a function the handler of a topic. Coroutine functions run on the event loop, others in threads.
 
@@ -120,6 +121,8 @@ class Consumer:
                 "exponential:1s..10m,factor=3,jitter=0.1", "1s,5s,30s", a list of lengths, "levels".
             lease: time until a message is redelivered after this process dies; renewed while the handler runs.
             timeout: a handler that runs longer has failed, and a coroutine is cancelled. None: no limit.
+            lite_topics: up to 2,000, for a topic of the type `lite`: only their messages are received, those of each
+                lite topic in order, one after the other. Without a filter.
 
         Raises:
             InvalidArgument: an argument breaks its rule, the topic already has a handler, or the function does not
@@ -129,7 +132,10 @@ class Consumer:
         if not 1 <= concurrency <= CONCURRENCY_MAX:
             raise InvalidArgument.of("concurrency", f"{concurrency} is not within 1 and {CONCURRENCY_MAX}")
         policy = handler_policy(backoff, max_attempts)
-        subscription = Subscription(self.group, named("topic", topic), tags or "", sql or "", lease_s(lease), policy)
+        subscription = Subscription(
+            *(self.group, named("topic", topic), tags or "", sql or ""),
+            *(lease_s(lease), policy, lites(lite_topics)),
+        )
         timeout_s = None if timeout is None else seconds(timeout, "timeout")
         wrapping = Wrapping(self._middleware, decoding(body, bad_body), bad_body)
 

@@ -6,15 +6,18 @@ Each call is made once; callers decide about repeats.
 import asyncio
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from duetime_format.limits import (
     INVISIBLE_MS_MAX,
     INVISIBLE_MS_MIN,
+    LITE_CHARS_MAX,
+    LITE_SUBSCRIPTIONS_MAX,
     RECEIVE_COUNT_MAX,
 )
+from duetime_format.names import is_lite_topic
 
 from duetime.client.connection import Connection, OlderServer
 from duetime.client.consuming.lease_stream import LeaseStream, NoStream
@@ -50,6 +53,7 @@ class Subscription:
     sql: str = ""
     lease_s: float = 60.0
     policy: message_pb2.RetryPolicy | None = None
+    lite_topics: tuple[str, ...] = ()
 
     def request(self, count: int, wait_ms: int) -> consumer_pb2.ReceiveRequest:
         return consumer_pb2.ReceiveRequest(
@@ -63,6 +67,7 @@ class Subscription:
             sql=self.sql,
             encoding=consumer_pb2.RECEIVE_ENCODING_RECORDS,
             max_attempts=self.policy.max_attempts if self.policy is not None else 0,
+            lite_topics=self.lite_topics,
             member=f"{socket.gethostname()}-{os.getpid()}"[:255],
         )
 
@@ -166,6 +171,21 @@ def lease_s(lease: Length) -> float:
         description = f"{lease!r} is not within 10 ms and 12 h"
         raise InvalidArgument.of("lease", description)
     return length
+
+
+def lites(names: Iterable[str] | None) -> tuple[str, ...]:
+    """The lite topics of a subscription. Raises: InvalidArgument: there is none, or one has a wrong name."""
+    if names is None:
+        return ()
+    found = (names,) if isinstance(names, str) else tuple(names)
+    if not found:
+        raise InvalidArgument.of("lite_topics", "is empty; leave it out to receive all messages")
+    if len(found) > LITE_SUBSCRIPTIONS_MAX:
+        raise InvalidArgument.of("lite_topics", f"{len(found)} names exceed the limit of {LITE_SUBSCRIPTIONS_MAX}")
+    for name in found:
+        if not isinstance(name, str) or not is_lite_topic(name):
+            raise InvalidArgument.of("lite_topics", f"{name!r} is not 1 to {LITE_CHARS_MAX} of [%|a-zA-Z0-9_-]")
+    return found
 
 
 def named(field: str, name: str) -> str:

@@ -12,7 +12,7 @@ from duetime_format.limits import RECEIPTS_MAX, RECEIVE_COUNT_MAX, WAIT_MS_MAX
 from duetime.client.connection import Closing, Connection, repeated
 from duetime.client.consuming.failing import Reject, Retry, nack
 from duetime.client.consuming.leased import LeasedMessage
-from duetime.client.consuming.leases import Leases, Subscription, lease_s, named
+from duetime.client.consuming.leases import Leases, Subscription, lease_s, lites, named
 from duetime.client.errors import InvalidArgument, from_fault
 from duetime.client.lengths import Length, milliseconds, seconds
 from duetime.client.message import moment
@@ -47,7 +47,7 @@ class AsyncReceiver(Closing):
         tls: the trusted certificates; see `Tls`. None: those of DUETIME_TLS_CA_FILE, or plain text without it.
         group: created if it does not exist.
         lease: length of the leases: "60s", or a timedelta.
-        tags, sql, max_attempts, backoff: as for `Consumer.handler`.
+        tags, sql, max_attempts, backoff, lite_topics: as for `Consumer.handler`.
         timeout: longest time for repeats of an unanswered call, beyond the wait of a receive.
     """
 
@@ -62,6 +62,7 @@ class AsyncReceiver(Closing):
         sql: str | None = None,
         max_attempts: int | None = None,
         backoff: Backoff | None = None,
+        lite_topics: Iterable[str] | None = None,
         timeout: Length = "10s",
         token: TokenSource | None = None,
         tls: Tls | None = None,
@@ -69,7 +70,8 @@ class AsyncReceiver(Closing):
         self._connection = Connection(server, token, tls)
         policy = handler_policy(backoff, max_attempts)
         subscription = Subscription(
-            named("group", group), named("topic", topic), tags or "", sql or "", lease_s(lease), policy
+            *(named("group", group), named("topic", topic), tags or "", sql or ""),
+            *(lease_s(lease), policy, lites(lite_topics)),
         )
         self._leases = Leases(self._connection, subscription)
         self._timeout = seconds(timeout, "timeout")

@@ -26,7 +26,7 @@ T = TypeVar("T")
 def _has_place(message: Message) -> bool:
     """Whether a field of the message chooses its queue: such messages of one queue keep their order."""
     has_queue = message.queue is not None or message.priority is not None
-    return has_queue or bool(message.sharding_key) or message.replace
+    return has_queue or bool(message.sharding_key or message.lite_topic) or message.replace
 
 
 class Chunks(Generic[T]):

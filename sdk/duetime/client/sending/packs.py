@@ -28,7 +28,7 @@ ALIKE_COUNT_MIN = 16
 # All fields of messages but the body: messages that agree in them are alike.
 _FIELDS = attrgetter(*(name for name in Message.__dataclass_fields__ if name != "body"))
 # Fields that a pack can't carry.
-_OWN = attrgetter("key", "keys", "properties", "sharding_key", "id", "flag", "replace")
+_OWN = attrgetter("key", "keys", "properties", "sharding_key", "id", "flag", "replace", "lite_topic")
 _OWN_OR_NONE = attrgetter("queue", "retry", "max_wait", "priority")
 
 

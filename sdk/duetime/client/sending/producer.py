@@ -40,8 +40,6 @@ PENDING_BYTES_MAX = 64 * 1024 * 1024
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[[UndecidedMessage], Any])
 
-_SEND_BATCH = "/duetime.v1.Gateway/SendBatch"
-
 
 class AsyncProducer(Closing):
     """Sends messages to one server. For one event loop; `Producer` is for plain code.
@@ -68,7 +66,8 @@ class AsyncProducer(Closing):
         self._timeout = timeout_s = seconds(timeout, "timeout")
         self._capacity = Capacity(max_pending, PENDING_BYTES_MAX)
         self._sends = Sends(self._connection)
-        whole: Delivery[Receipt] = Delivery(self._connection, _SEND_BATCH, gateway_pb2.SendBatchResponse, Receipt)
+        path = "/duetime.v1.Gateway/SendBatch"
+        whole: Delivery[Receipt] = Delivery(self._connection, path, gateway_pb2.SendBatchResponse, Receipt)
         self._letters = Letters()
         self._gatherer = Gatherer(self._sends.deliver)
         self._ending = Ending(self._connection, timeout_s)
@@ -97,6 +96,7 @@ class AsyncProducer(Closing):
         replace: bool = False,
         max_wait: Length | None = None,
         priority: int | None = None,
+        lite_topic: str = "",
     ) -> Receipt:
         """Sends one message; concurrent calls share requests. The arguments are those of `Message`.
 
@@ -108,7 +108,7 @@ class AsyncProducer(Closing):
         """
         message = Message(topic, body, delay, level, tags, keys, properties or {}, sharding_key, queue, id, flag, retry)
         message.deliver_at, message.key, message.replace, message.max_wait = deliver_at, key, replace, max_wait
-        message.priority = priority
+        message.priority, message.lite_topic = priority, lite_topic
         return await self.send_message(message)
 
     async def send_message(self, message: Message) -> Receipt:
@@ -177,8 +177,8 @@ class AsyncProducer(Closing):
         row without an id, keys, properties or any other fields of their own.
 
         Up to four requests are in flight at once, each of up to 512 messages or 2,048 bodies. Requests with messages
-        that name a queue, sharding key or priority, or replace others, are sent one after the other: their messages
-        keep their order, except when retried after an error. Each request has the whole timeout.
+        that name a queue, sharding key, priority or lite topic, or replace others, are sent one after the other: their
+        messages keep their order, except when retried after an error. Each request has the whole timeout.
 
         `errors`: with "return" the error of a message takes the place of its receipt, and is not raised.
 

@@ -5,7 +5,15 @@ from datetime import datetime
 from typing import Any, Literal, Unpack, overload
 
 from duetime.client.administering.admin import AsyncAdmin
-from duetime.client.administering.described import DeletedTopic, Group, GroupDescription, Lanes, Topic, TopicDescription
+from duetime.client.administering.described import (
+    DeletedTopic,
+    Group,
+    GroupDescription,
+    Lanes,
+    LiteTopic,
+    Topic,
+    TopicDescription,
+)
 from duetime.client.administering.retries import RetriesProgress, WaitingRetry
 from duetime.client.bodies import Body
 from duetime.client.consuming.leased import LeasedMessage
@@ -139,6 +147,7 @@ class Producer(Sending):
         replace: bool = False,
         max_wait: Length | None = None,
         priority: int | None = None,
+        lite_topic: str = "",
     ) -> Receipt:
         """Sends one message; concurrent calls share requests. The arguments are those of `Message`.
 
@@ -150,7 +159,7 @@ class Producer(Sending):
         """
         message = Message(topic, body, delay, level, tags, keys, properties or {}, sharding_key, queue, id, flag, retry)
         message.deliver_at, message.key, message.replace, message.max_wait = deliver_at, key, replace, max_wait
-        message.priority = priority
+        message.priority, message.lite_topic = priority, lite_topic
         return self.send_message(message)
 
     @overload
@@ -207,8 +216,8 @@ class Producer(Sending):
         row without an id, keys, properties or any other fields of their own.
 
         Up to four requests are in flight at once, each of up to 512 messages or 2,048 bodies. Requests with messages
-        that name a queue, sharding key or priority, or replace others, are sent one after the other: their messages
-        keep their order, except when retried after an error. Each request has the whole timeout.
+        that name a queue, sharding key, priority or lite topic, or replace others, are sent one after the other: their
+        messages keep their order, except when retried after an error. Each request has the whole timeout.
 
         `errors`: with "return" the error of a message takes the place of its receipt, and is not raised.
 
@@ -629,7 +638,7 @@ class Receiver(Closing):
         tls: the trusted certificates; see `Tls`. None: those of DUETIME_TLS_CA_FILE, or plain text without it.
         group: created if it does not exist.
         lease: length of the leases: "60s", or a timedelta.
-        tags, sql, max_attempts, backoff: as for `Consumer.handler`.
+        tags, sql, max_attempts, backoff, lite_topics: as for `Consumer.handler`.
         timeout: longest time for repeats of an unanswered call, beyond the wait of a receive.
     """
 
@@ -644,6 +653,7 @@ class Receiver(Closing):
         sql: str | None = None,
         max_attempts: int | None = None,
         backoff: Backoff | None = None,
+        lite_topics: Iterable[str] | None = None,
         timeout: Length = "10s",
         token: TokenSource | None = None,
         tls: Tls | None = None,
@@ -657,6 +667,7 @@ class Receiver(Closing):
             sql=sql,
             max_attempts=max_attempts,
             backoff=backoff,
+            lite_topics=None if lite_topics is None else list(lite_topics),
             timeout=timeout,
             token=token,
             tls=tls,
@@ -956,18 +967,37 @@ class Admin(Closing):
         """Describes a topic and its queues. Raises: NotFound."""
         return background.run(self._client.topic(name))
 
-    def create_topic(self, name: str, *, queues: int | None = None, max_delay: Length | None = None) -> Topic:
+    def lite_topics(self, topic: str, group: str = "") -> Iterator[LiteTopic]:
+        """Lists the lite topics of a topic of the type `lite`, by name, with the number of their stored messages.
+        Iteration fetches page by page.
+
+        `group` adds the number of messages that it has not received yet.
+
+        Raises:
+            NotFound: the topic does not exist.
+        """
+        return iterate(self._client.lite_topics(topic, group))
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        queues: int | None = None,
+        max_delay: Length | None = None,
+        type: str = "any",  # noqa: A002
+    ) -> Topic:
         """Creates a topic and returns it. An existing topic with the same settings is left unchanged.
 
         Arguments:
             queues: the number of queues, 1 to 1,024; None: the server's setting.
             max_delay: the longest delay of its messages: "30d" or a timedelta; None: ten years.
+            type: the type of its messages: "normal", "fifo", "delay", "transaction", "lite" or "priority"; "any".
 
         Raises:
             AlreadyExists: it exists with other settings.
             InvalidArgument: the name or an argument breaks its rule.
         """
-        return background.run(self._client.create_topic(name, queues=queues, max_delay=max_delay))
+        return background.run(self._client.create_topic(name, queues=queues, max_delay=max_delay, type=type))
 
     def delete_topic(self, name: str, *, force: bool = False, dry_run: bool = False) -> DeletedTopic:
         """Deletes a topic and returns the contents that were deleted with it.

@@ -417,7 +417,7 @@ cdef class PlainRequest:
         if _ascii(m.topic, 0x21) != FIT or len(self._ways) == NAMES_MAX:
             return False
         route = routes.get(m.topic.at[:m.topic.size].decode("ascii"))
-        if route is None or route.renumbered or route.has_priorities:
+        if route is None or not route.is_packed:
             return False
         m.way = len(self._ways)
         self._ways.append(Way(route))

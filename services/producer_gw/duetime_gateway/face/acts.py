@@ -90,7 +90,7 @@ _GATEWAY: Mapping[str, Act | None] = {
             *("Receive", "ReceiveStream", "Ack", "Nack", "ChangeInvisible"),
             *("Cancel", "Reschedule", "ListPending", "Backlog", "GetBacklogReport", "GetReports"),
             *("QueryMessages", "GetMessage", "TraceMessage", "ListTransactions", "GetTransaction"),
-            *("DescribeTopic", "ListTopics", "GetRoute", "ListLanes", "ListShards", "ListFiles"),
+            *("DescribeTopic", "ListTopics", "ListLiteTopics", "GetRoute", "ListLanes", "ListShards", "ListFiles"),
             *(
                 "ListGroups",
                 "DescribeGroup",

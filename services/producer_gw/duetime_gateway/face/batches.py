@@ -7,6 +7,7 @@ import grpc
 from duetime.v1 import gateway_pb2, message_pb2
 from duetime_core.decoding import decode
 from duetime_core.errors import DueTimeError, Violation
+from duetime_format import record
 from duetime_format.admission import Draft
 
 from duetime_gateway.face.callers import Context, caller
@@ -76,7 +77,7 @@ class BatchDrafts:
         draft.topic, draft.sharding_key = request.topic, request.sharding_key
         draft.queue = request.queue if request.HasField("queue") else None
         # These fields cause a violation below.
-        draft.replace, draft.max_wait_ms, draft.priority = False, 0, None
+        draft.replace, draft.max_wait_ms, draft.priority, draft.lite_topic = False, 0, None, ""
         return draft
 
     def topics(self) -> Collection[str]:
@@ -96,6 +97,8 @@ class BatchDrafts:
                 yield Violation(f"{place}.sharding_key", "cannot be set per message in a batch; set it on the batch")
             if message.HasField("priority"):
                 yield Violation(f"{place}.priority", "cannot be set in a batch, which has one queue; use Send")
+            if message.lite_topic or record.LITE_TOPIC in message.properties:
+                yield Violation(f"{place}.lite_topic", "cannot be set in a batch, which has one queue; use Send")
             yield from _replacing(place, message)
             first = firsts.setdefault(message.id, index) if message.id else index
             if first != index:

@@ -48,7 +48,8 @@ CHARGES: Mapping[str, Rate] = {
         (
             *("Pull", "PullQueues", "Subscribe", "SearchOffset", "QueryMessages", "GetMessage", "TraceMessage"),
             *("ListPending", "Backlog", "GetOffsets", "ListGroups", "DescribeGroup", "ListRetries", "ListDeadLetters"),
-            *("DescribeTopic", "ListTopics", "GetRoute", "ListLanes", "ListShards", "ListFiles", "Export"),
+            *("DescribeTopic", "ListTopics", "ListLiteTopics", "GetRoute", "ListLanes", "ListShards", "ListFiles"),
+            "Export",
             *("ListTransactions", "GetTransaction", "GetBacklogReport", "GetReports", "ListAuditEvents", "WhoAmI"),
             # Rows of the metadata database, written by admins.
             *("SetQuota", "ListQuotas", "RemoveQuota", "PauseLane", "ResumeLane"),

@@ -37,6 +37,10 @@ def _its_name(request: Any) -> Iterable[str]:
     return (request.name,)
 
 
+def _its_group_if_named(request: Any) -> Iterable[str]:
+    return (request.group,) if request.group else ()
+
+
 def _of_filter(request: Any) -> Iterable[str]:
     return (request.filter.topic,)
 
@@ -126,6 +130,7 @@ _GATEWAY = {
     "DeleteTopic": Rule(needs=(_topic(MANAGE, _its_name),)),
     "DescribeTopic": Rule(needs=(_topic(ANY_RIGHT, _its_name),)),
     "ListTopics": _ANY_USER,
+    "ListLiteTopics": Rule(needs=(_topic(ANY_RIGHT, _its_topic), _group(ANY_RIGHT, _its_group_if_named))),
     "GetRoute": Rule(needs=(_SHOWS_TOPIC,)),
     "ListLanes": _OPERATES,
     "ListShards": _OPERATES,

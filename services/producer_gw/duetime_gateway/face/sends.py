@@ -100,6 +100,7 @@ def draft_of(message: message_pb2.Message) -> Draft:
         message.replace,
         message.max_wait_ms,
         message.priority if message.HasField("priority") else None,
+        message.lite_topic,
     )
 
 

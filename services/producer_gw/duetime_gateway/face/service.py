@@ -11,7 +11,7 @@ from duetime_core.calls import fault_of
 from duetime_core.errors import DueTimeError
 from duetime_core.metadata import Database
 from duetime_core.room import Room
-from duetime_format.limits import BODY_BYTES_MAX, PULL_BYTES_MAX
+from duetime_format.limits import BODY_BYTES_MAX, LITE_PAGE_COUNT, LITE_PAGE_COUNT_MAX, PULL_BYTES_MAX
 from duetime_format.names import HALF_TOPIC, is_internal_topic
 
 from duetime_gateway.access import permit
@@ -39,7 +39,7 @@ from duetime_gateway.finding.finder import Finder
 from duetime_gateway.quotas.meters import REFUSALS
 from duetime_gateway.routing.places import Places
 from duetime_gateway.routing.topics import Topics
-from duetime_gateway.rules import check_topic
+from duetime_gateway.rules import check_group, check_group_reads, check_topic, outside, refuse
 from duetime_gateway.sending.outcomes import Sending
 from duetime_gateway.sending.sender import Sender
 from duetime_gateway.shards.retry import RetryClient
@@ -137,6 +137,9 @@ class GatewayService:
             ),
             "ListTopics": unary(
                 self.list_topics, pb.ListTopicsRequest.FromString, pb.ListTopicsResponse.SerializeToString
+            ),
+            "ListLiteTopics": unary(
+                self.list_lite_topics, pb.ListLiteTopicsRequest.FromString, pb.ListLiteTopicsResponse.SerializeToString
             ),
             "GetRoute": unary(self.get_route, pb.GetRouteRequest.FromString, pb.Route.SerializeToString),
             "ListLanes": unary(self.list_lanes, pb.ListLanesRequest.FromString, pb.ListLanesResponse.SerializeToString),
@@ -280,6 +283,17 @@ class GatewayService:
     ) -> gateway_pb2.TopicDescription:
         check_topic("name", request.name)
         return description_message(await self._places.describe(request.name))
+
+    async def list_lite_topics(
+        self, request: gateway_pb2.ListLiteTopicsRequest, context: Context
+    ) -> gateway_pb2.ListLiteTopicsResponse:
+        check_group_reads("topic", request.topic)
+        if request.group:
+            check_group("group", request.group)
+        refuse(outside(("max_count", request.max_count, LITE_PAGE_COUNT_MAX)))
+        max_count = request.max_count or LITE_PAGE_COUNT
+        found = await self._places.lite_topics(request.topic, request.group, request.after, max_count)
+        return gateway_pb2.ListLiteTopicsResponse(lite_topics=[gateway_pb2.LiteTopic(**one._asdict()) for one in found])
 
     async def list_topics(
         self, request: gateway_pb2.ListTopicsRequest, context: Context

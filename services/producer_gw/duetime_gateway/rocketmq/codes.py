@@ -33,6 +33,7 @@ _BY_FIELD: Mapping[str, int] = {
     "receipts": pb.INVALID_RECEIPT_HANDLE,
     "transaction_id": pb.INVALID_TRANSACTION_ID,
     "sql": pb.ILLEGAL_FILTER_EXPRESSION,
+    "lite_topic": pb.ILLEGAL_LITE_TOPIC,
     "lite_topics": pb.ILLEGAL_LITE_TOPIC,
 }
 # Field names in RocketMQ's terms.

@@ -1,7 +1,6 @@
 """Converts messages sent by clients into the gateway's own. Pure."""
 
 from duetime.v1 import message_pb2
-from duetime_format import record
 from duetime_format.limits import CHECK_IMMUNITY_S_MAX
 
 from duetime_gateway.rocketmq.bodies import checked
@@ -62,7 +61,7 @@ def message_of(message: pb.Message, *, keeps_priority: bool = False) -> message_
     if keeps_priority and system.HasField("priority"):
         found.priority = system.priority
     if system.HasField("lite_topic"):
-        found.properties[record.LITE_TOPIC] = system.lite_topic
+        found.lite_topic = system.lite_topic
     if system.HasField("delivery_timestamp"):
         found.deliver_at_ms = within_int64(timestamp_ms(system.delivery_timestamp))
     return found

@@ -1,21 +1,17 @@
-"""Lite topics of clients: subscriptions, and names new to a shard.
+"""Lite topics to which clients subscribe.
 
     SyncLiteSubscription ──▶ the client's lite topics, here alone ──▶ each of its receives names them to the stores
-    SendMessage          ──▶ a lite topic that this gateway does not know ──▶ the store makes room, or rejects it
 
 A client sends its whole set every 30 s. So another gateway, or this one after a restart, knows it by then.
 """
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 from duetime_core.callers import sharer
 from duetime_core.clock import Clock
 from duetime_core.defects import outcome
-from duetime_core.errors import DueTimeError
 from duetime_core.seats import Seats
 from duetime_format.limits import LITE_SUBSCRIPTIONS_MAX
 
@@ -30,10 +26,6 @@ from duetime_gateway.rocketmq.sessions import Session
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
 from duetime_gateway.routing.places import Places
 from duetime_gateway.rules import check_group, check_group_reads
-from duetime_gateway.shards.shards import Shards
-
-# Lite topics that the stores are known to have; the oldest is forgotten first.
-KNOWN_MAX = 65_536
 
 
 class Bound(NamedTuple):
@@ -217,35 +209,3 @@ class LiteSubscriptions:
                 session.put_if_room(pb.TelemetryCommand(notify_unsubscribe_lite_command=command))
         if names:
             self._put(bound, {}, "")
-
-
-class LiteTopics:
-    """Lite topics that messages are sent to."""
-
-    def __init__(self, places: Places, shards: Shards) -> None:
-        self._places = places
-        self._shards = shards
-        self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
-
-    async def open(self, topic: str, names: Collection[str], caller: str) -> Mapping[str, DueTimeError]:
-        """Makes room at the stores for lite topics new to this gateway. Returns the errors of rejected ones."""
-        by_shard: dict[int, list[str]] = {}
-        places = await self._places.of(topic)
-        for name in dict.fromkeys(names):
-            if (topic, name) in self._known:
-                self._known.move_to_end((topic, name))
-            else:
-                by_shard.setdefault(places[self._places.queue_for(topic, name)][0], []).append(name)
-        refused: dict[str, DueTimeError] = {}
-        for number, own in by_shard.items():
-            shard = await self._places.ready_shard(number, topic)
-            faults = await shard.store.open_lite_topics(topic, own, caller)
-            refused |= {own[index]: error for index, error in faults.items()}
-            self._remember(topic, (name for name in own if name not in refused))
-        return refused
-
-    def _remember(self, topic: str, names: Iterable[str]) -> None:
-        for name in names:
-            self._known[topic, name] = None
-            if len(self._known) > KNOWN_MAX:
-                self._known.popitem(last=False)

@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from duetime.v1 import gateway_pb2, message_pb2, pending_pb2, transactions_pb2
-from duetime_core.callers import sharer
 from duetime_core.calls import refused
 from duetime_core.errors import DueTimeError
-from duetime_format import record
 from duetime_format.admission import topic_violations
 
 from duetime_gateway.access import permit
@@ -21,7 +19,6 @@ from duetime_gateway.rocketmq.callers import Call
 from duetime_gateway.rocketmq.checking import Checking
 from duetime_gateway.rocketmq.handles import Recall, parse_recall, recall_of
 from duetime_gateway.rocketmq.inbound import message_of, recovery_s, type_of
-from duetime_gateway.rocketmq.lites import LiteTopics
 from duetime_gateway.rocketmq.names import stored
 from duetime_gateway.rocketmq.routes import endpoints_of, queues_of, types_of
 from duetime_gateway.rocketmq.transactions import TransactionIds
@@ -55,7 +52,6 @@ class Producers:
         places: Places,
         checking: Checking,
         ids: TransactionIds,
-        lites: LiteTopics,
         *,
         endpoint: str,
     ) -> None:
@@ -66,7 +62,6 @@ class Producers:
         self._places = places
         self._checking = checking
         self._ids = ids
-        self._lites = lites
         self._endpoint = endpoint
 
     async def query_route(self, request: pb.QueryRouteRequest, call: Call) -> pb.QueryRouteResponse:
@@ -91,8 +86,6 @@ class Producers:
                 right.append((index, message_of(message, keeps_priority=pb.PRIORITY in taken)))
             except DueTimeError as error:
                 faults[index] = error
-        if pb.LITE in types:
-            right = await self._to_lites(topic, right, faults, call)
         if pb.TRANSACTION in types and len(request.messages) > 1:
             raise codes.Refused(pb.BAD_REQUEST, "messages: a transaction has one message")
         results: dict[int, SendResult] = {}
@@ -110,22 +103,6 @@ class Producers:
             _fill(entry, topic, faults.get(index), results.get(index))
         response.status.CopyFrom(codes.together([entry.status for entry in response.entries]))
         return response
-
-    async def _to_lites(
-        self,
-        topic: str,
-        right: "list[tuple[int, message_pb2.Message]]",
-        faults: dict[int, DueTimeError],
-        call: Call,
-    ) -> "list[tuple[int, message_pb2.Message]]":
-        """Sets the queue of each message by its lite topic. Adds the errors of lite topics for which there is no room;
-        returns the other messages."""
-        names = {index: message.properties[record.LITE_TOPIC] for index, message in right}
-        refused_names = await self._lites.open(topic, names.values(), sharer(call.peer))
-        faults |= {index: refused_names[name] for index, name in names.items() if name in refused_names}
-        for index, message in right:
-            message.queue = self._places.queue_for(topic, names[index])
-        return [(index, message) for index, message in right if index not in faults]
 
     async def _send(self, messages: Sequence[message_pb2.Message], call: Call) -> Sequence[SendResult]:
         data = gateway_pb2.SendRequest(messages=messages).SerializeToString()

@@ -3,14 +3,15 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 from duetime_core.errors import DueTimeError, InvalidArgument, NotFound, Violation
 
 from duetime_gateway.queries import Position
 from duetime_gateway.routing.catalog import TopicInfo, topic_not_found
-from duetime_gateway.routing.topics import LITE_TYPE, Topics
-from duetime_gateway.shards.route import Route, shard_places
+from duetime_gateway.routing.topics import Topics
+from duetime_gateway.shards.route import LITE_TYPE, Route, shard_places
 from duetime_gateway.shards.shard import Shard
 from duetime_gateway.shards.shards import Shards
 
@@ -22,6 +23,14 @@ class QueueBounds(NamedTuple):
     shard: int
     min_offset: int
     max_offset: int
+
+
+class LiteTopic(NamedTuple):
+    """A lite topic, the number of its messages, and of those that a group has not received."""
+
+    name: str
+    message_count: int
+    unread_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +129,24 @@ class Places:
         }
         queues = [QueueBounds(queue, place[0], *bounds.get(place, (0, 0))) for queue, place in places.items()]
         return TopicDescription(info, queues)
+
+    async def lite_topics(self, topic: str, group: str, after: str, max_count: int) -> list[LiteTopic]:
+        """A page of a topic's lite topics, by name.
+
+        Raises:
+            NotFound: no such topic.
+            Unavailable: a shard with one of the queues does not answer.
+        """
+        shards = await self.shards_of(topic)
+        answers = await asyncio.gather(
+            *(shard.store.list_lite_topics(topic, group, after, max_count) for shard in shards)
+        )
+        found: dict[str, LiteTopic] = {}
+        for one in chain.from_iterable(answers):
+            # A broker's may be on several shards.
+            _, count, unread = found.get(one.name, (one.name, 0, 0))
+            found[one.name] = LiteTopic(one.name, count + one.message_count, unread + one.unread_count)
+        return sorted(found.values())[:max_count]
 
 
 def on_one_shard(

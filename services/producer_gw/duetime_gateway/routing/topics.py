@@ -38,7 +38,6 @@ WAITING_MAX = 65_536
 FIND_ONLY = -1
 # Names by the numbers of duetime.v1.TopicType.
 TYPES = ("any", "normal", "fifo", "delay", "transaction", "lite", "priority")
-LITE_TYPE = TYPES.index("lite")
 
 
 class TopicQuestion(NamedTuple):

@@ -18,11 +18,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from duetime_core import retry_policy
 from duetime_core.errors import DueTimeError, IdReused, InvalidArgument, Unsupported, Violation
 from duetime_format import lanes, limits, priority, record
-from duetime_format.admission import CLOCKS_APART_MS, Draft, Terms, are_plain, is_word, violations
+from duetime_format.admission import (
+    CLOCKS_APART_MS,
+    Draft,
+    Terms,
+    are_plain,
+    is_delayed,
+    is_word,
+    lite_topic_of,
+    violations,
+)
 from duetime_format.lanes import TIMER_LANE_FIRST
 from duetime_format.levels import DELAY_MS_MAX
 from duetime_format.making import Maker, topic_field
-from duetime_format.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from duetime_format.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, is_lite_topic
 from duetime_format.replacing import TRACING
 
 from duetime_gateway.sending.drafts import Drafts, Packed, Request, Rules
@@ -138,20 +147,23 @@ class Encoder:
         `routes`: the route of each topic among the drafts, or its error.
         """
         self._ids.renew()
-        drafts = batch.drafts
+        drafts, faults = batch.drafts, batch.faults
         encode_one = self._encode
         for index in indices:
+            if index in faults:
+                continue
             draft = drafts[index]
             route = routes[draft.topic]
             if isinstance(route, Route):
                 encode_one(batch, index, draft, route)
             else:
-                batch.faults[index] = self._fault(batch, draft, route) or route
+                faults[index] = self._fault(batch, draft, route) or route
 
     def _encode(self, batch: Batch, index: int, draft: Draft, route: Route) -> None:
         message_id, tags, keys, queue, retry = draft.id, draft.tags, draft.keys, draft.queue, draft.retry
         sharding_key, properties, urgency = draft.sharding_key, draft.properties, draft.priority
         level = self._level(batch, index, draft, route)
+        lite = lite_topic_of(draft) if route.is_lite else draft.lite_topic
         text = self._tags.get(tags)
         if (
             text is None
@@ -163,6 +175,7 @@ class Encoder:
             or (keys and not all(map(is_word, keys)))
             or (sharding_key and (route.has_priorities or not sharding_key.isprintable()))
             or (urgency is not None and not _is_plain(draft, route))
+            or (lite and not (route.is_lite and _is_plain_lite(batch, draft, lite)))
             or (properties and not are_plain(properties))
             or (retry is not None and retry_policy.violations("retry", retry))
         ):
@@ -184,6 +197,10 @@ class Encoder:
         if urgency is not None:
             text += f"{priority.PRIORITY}\x01{urgency}\x02"
             queue = route.choose_for_priority(urgency)
+        if lite:
+            if draft.lite_topic:
+                text += f"{record.LITE_TOPIC}\x01{lite}\x02"
+            queue = route.choose_for_key(lite)
         named = message_id
         if not message_id:
             message_id = batch.ids[index] or self._ids.make()
@@ -303,7 +320,8 @@ class Encoder:
         now_ms, least = batch.arrived_at_ms, self._body_bytes_min
         if isinstance(route, Route):
             is_half = batch.half is not None
-            terms = Terms(route.queue_count, now_ms, route.max_delay_ms, least, is_half, route.has_priorities)
+            types = route.has_priorities, route.is_lite
+            terms = Terms(route.queue_count, now_ms, route.max_delay_ms, least, is_half, *types)
             found = violations(draft, self._levels, terms)
         else:
             terms = Terms(None, now_ms, body_bytes_min=least, is_half=batch.half is not None)
@@ -323,6 +341,15 @@ def _is_plain(draft: Draft, route: Route) -> bool:
     assert draft.priority is not None, "it has one"
     is_right = route.has_priorities and 0 <= draft.priority <= priority.PRIORITY_MAX
     return is_right and draft.queue is None and not draft.sharding_key and not draft.replace
+
+
+def _is_plain_lite(batch: Batch, draft: Draft, lite: str) -> bool:
+    """Whether the draft's lite topic is right beyond doubt."""
+    if not is_lite_topic(lite) or batch.half is not None or is_delayed(draft) or draft.replace:
+        return False
+    if draft.lite_topic and record.LITE_TOPIC in draft.properties:
+        return False
+    return draft.queue is None and not draft.sharding_key and draft.priority is None
 
 
 def _content(draft: Draft) -> tuple[object, ...]:

@@ -20,6 +20,7 @@ from duetime_gateway.quotas.quotas import Quotas
 from duetime_gateway.routing.topics import Topics, not_made
 from duetime_gateway.sending.drafts import Caller, Drafts, Packed, Request, WholeDrafts
 from duetime_gateway.sending.encoding import Batch, Encoder, Group
+from duetime_gateway.sending.lites import LiteTopics
 from duetime_gateway.sending.outcomes import Sending
 from duetime_gateway.sending.permitted import Permitted
 from duetime_gateway.sending.whole import check_batch, check_send
@@ -97,6 +98,7 @@ class Sender:
         self._quotas = quotas
         self._timeout_ms = timeout_ms
         self._permitted = Permitted(topics)
+        self._lites = LiteTopics(shards)
         # Number of requests so far that are not large.
         self._little_count = 0
 
@@ -165,6 +167,7 @@ class Sender:
         self._permitted.learn(caller.access, names)
         if not request.is_batch:
             _tell_refused(names, routes)
+            batch.faults |= await self._lites.admit(drafts, routes, caller.sharer)
         if request.is_batch:
             packed = await self._encode_whole(cast("WholeDrafts", drafts), batch, routes, timeout_ms, deadline_ms, pack)
             if packed is not None:

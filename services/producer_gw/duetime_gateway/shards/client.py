@@ -128,6 +128,14 @@ class StoreClient:
         answer = await self._call(call)
         return {index: refused(fault) for index, fault in answer.faults.items()}
 
+    async def list_lite_topics(
+        self, topic: str, group: str, after: str, max_count: int
+    ) -> Sequence[gateway_pb2.LiteTopic]:
+        """A page of the store's lite topics of a topic."""
+        request = gateway_pb2.ListLiteTopicsRequest(topic=topic, after=after, max_count=max_count, group=group)
+        answer: gateway_pb2.ListLiteTopicsResponse = await self.ask("ListLiteTopics", request)
+        return answer.lite_topics
+
     async def list_topics(self, timeout_ms: float, names: Iterable[str] = ()) -> Sequence[store_pb2.StoredTopic]:
         """All topics of the store, or those of `names` that it has."""
         request = store_pb2.ListStoredTopicsRequest(names=names)

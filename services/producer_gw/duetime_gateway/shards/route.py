@@ -12,6 +12,8 @@ from duetime_format.names import CANCELLED_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOP
 from duetime_format.properties import NAME_END, VALUE_END, encode_properties
 
 _TIMER_OUT = VALUE_END + record.TIMER_OUT_MS.encode() + NAME_END
+# The number in duetime.v1.TopicType.
+LITE_TYPE = 5
 # Length of generated ids; their last digits, which do not affect the choice of shard.
 ID_CHARS = 32
 BLOCK_DIGITS = 2
@@ -38,7 +40,7 @@ class _Shape:
         self.shards = shards
         self.queue_count = len(shards)
         self.numbers = numbers
-        # Whether a queue has another number on its shard: rare; such topics are not packed.
+        # Whether a queue has another number on its shard: rare.
         self.renumbered = numbers != tuple(range(self.queue_count))
         # Number of queues at the topic's creation; later ones came with a shard's directory, and are renumbered.
         self.own_count = next((queue for queue, number in enumerate(numbers) if queue != number), len(numbers)) or 1
@@ -67,6 +69,8 @@ class Route:
         "has_priorities",
         "holder_columns",
         "holders",
+        "is_lite",
+        "is_packed",
         "max_delay_ms",
         "message_type",
         "numbers",
@@ -109,7 +113,10 @@ class Route:
         self.own_count = shape.own_count
         self.places = shape.places
         self.has_priorities = message_type == priority.PRIORITY_TYPE
-        # Messages without a priority go to the lowest queue. Such topics are not packed.
+        self.is_lite = message_type == LITE_TYPE
+        # Whether the packer knows the queues of messages: a priority or a lite topic chooses its own.
+        self.is_packed = not (self.renumbered or self.has_priorities or self.is_lite)
+        # Messages without a priority go to the lowest queue.
         self.holders = ((0,),) if self.has_priorities else shape.holders
         self.shard_column = shape.shard_column
         self.holder_columns = shape.holder_columns

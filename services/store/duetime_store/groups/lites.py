@@ -9,19 +9,23 @@ parent's queue (`Key.is_lite`), made with the group's first message: an offset, 
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from heapq import nsmallest
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
+from duetime.v1 import gateway_pb2
 from duetime_format import record
 from duetime_format.columns import retries, values
 from duetime_format.events import Key
-from duetime_format.names import LITE_PREFIX
+from duetime_format.names import LITE_PREFIX, lite_key
 
 from duetime_store.files import configs
 from duetime_store.groups.fetch import Asked, Columns, Fetched, Fetcher, by_attempt
 from duetime_store.groups.groups import Groups
 from duetime_store.groups.holds import RETURNED, Place
 from duetime_store.groups.lines import Lines, LiteWaiter
+from duetime_store.groups.state import Progress
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.queues.lites import Lites, LiteTopic
 from duetime_store.reading.lites import LiteFiller
@@ -35,6 +39,8 @@ _QUEUE_OFFSET = record.MULTI_QUEUE_OFFSET.encode()
 _LITE_TABLE = "lmqOffsetTable"
 # Records read at a time to find a broker's offset.
 _PIECE = 256
+# Names looked at in one step.
+_KEYS = 4_096
 # Cached starts of groups.
 _STARTS_MAX = 1_024
 # Fetches messages of these lite topics within a step of the walk.
@@ -256,6 +262,36 @@ class LiteReceiver:
                 queue = self._store.queues.find(asked.topic, number)
                 found[number] = await first_stored_at(walk, self._store.log, queue, asked.start_at_ms)
         starts[name] = found
+
+
+async def list_lite_topics(
+    turns: Turns, lites: Lites, progress: Progress, request: gateway_pb2.ListLiteTopicsRequest
+) -> gateway_pb2.ListLiteTopicsResponse:
+    """The lite topics of a topic after a name, by name, as many as requested."""
+    prefix, keys = lite_key(request.topic, ""), list(lites)
+    names: list[str] = []
+    with turns.walk() as walk:
+        walk.start()
+        for at in range(0, len(keys), _KEYS):
+            some = (key for key in keys[at : at + _KEYS] if key.startswith(prefix))
+            # One without messages was opened, and its message rejected.
+            found = (key.removeprefix(prefix) for key in some if (lite := lites.get(key)) and lite.count)
+            names = nsmallest(request.max_count, chain(names, (name for name in found if name > request.after)))
+            await walk.turn_if_over()
+    response = gateway_pb2.ListLiteTopicsResponse()
+    for name in names:
+        key = lite_key(request.topic, name)
+        lite = lites.get(key)
+        if lite is not None:
+            unread = _unread(progress, lite, Key(request.group, key, request.topic, 0)) if request.group else 0
+            response.lite_topics.add(name=name, message_count=lite.count, unread_count=unread)
+    return response
+
+
+def _unread(progress: Progress, lite: LiteTopic, key: Key) -> int:
+    """Messages that the group of the key has not received."""
+    places = ((number, progress.places.get(key._replace(queue=number))) for number in lite.queues)
+    return sum(lite.unread(number, 0 if place is None else place.frontier) for number, place in places)
 
 
 def brokers_offsets(config: Path) -> dict[str, int]:

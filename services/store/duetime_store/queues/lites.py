@@ -44,6 +44,11 @@ class LiteTopic:
         # Queue and offset of each message, in order; -1: no message.
         self._places: int | array[int] = -1
 
+    @property
+    def count(self) -> int:
+        """The number of its messages."""
+        return len(self._all())
+
     def add(self, queue: int, offset: int) -> None:
         place, places = queue << _OFFSET_BITS | offset, self._places
         if not isinstance(places, int):

@@ -73,7 +73,7 @@ class LiteFiller:
         places at the start. `forget`: forgets the groups' places in unused ones; returns those that stay."""
         self._store = store
         self._reader = reader
-        self._lites = lites
+        self.lites = lites
         self._turns = turns
         self._metrics = metrics
         self._keep_ms = keep_ms
@@ -106,8 +106,8 @@ class LiteFiller:
         """Forgets a deleted topic."""
         for key in [key for key in self._reached if key[0] == topic]:
             del self._reached[key]
-        for lite in [one for one in self._lites if one.startswith(lite_key(topic, ""))]:
-            self._lites.forget(lite)
+        for lite in [one for one in self.lites if one.startswith(lite_key(topic, ""))]:
+            self.lites.forget(lite)
 
     def open(self, topic: str, names: Sequence[str], caller: str) -> dict[int, DueTimeError]:
         """Makes room for new lite topics of the caller. Returns the errors of rejected ones, by index.
@@ -126,7 +126,7 @@ class LiteFiller:
                 if not is_lite_topic(name):
                     text = f"{shown(name)} is not 1 to {LITE_CHARS_MAX} characters of [%|a-zA-Z0-9_-]"
                     raise InvalidArgument([Violation("lite_topics", text)])
-                self._lites.open(lite_key(topic, name), caller)
+                self.lites.open(lite_key(topic, name), caller)
             except DueTimeError as error:
                 refused[index] = error
         return refused
@@ -177,7 +177,7 @@ class LiteFiller:
                 reached.since_ms = 0
             elif key not in self._placed:
                 return
-        if self._lites.add(key, queue.queue, offset):
+        if self.lites.add(key, queue.queue, offset):
             self._arrived(key)
         else:
             self._metrics.lites_left_out.inc()
@@ -209,22 +209,22 @@ class LiteFiller:
         clock = self._store.clock.clock
         while True:
             await clock.sleep(self._keep_ms / ROUNDS_KEPT)
-            self._lites.round += 1
+            self.lites.round += 1
             with self._turns.walk() as walk:
                 walk.start()
                 unused = set()
-                for key in list(self._lites):
+                for key in list(self.lites):
                     self._trim(key)
-                    if self._lites.is_unused(key):
+                    if self.lites.is_unused(key):
                         unused.add(key)
                     await walk.turn_if_over()
             # Some may have been used meanwhile.
-            unused = {key for key in unused if self._lites.is_unused(key)}
+            unused = {key for key in unused if self.lites.is_unused(key)}
             for key in unused - self._forget(unused):
-                self._lites.forget(key)
+                self.lites.forget(key)
 
     def _trim(self, key: str) -> None:
-        lite, topic = self._lites.get(key), lite_parent_of(key)
+        lite, topic = self.lites.get(key), lite_parent_of(key)
         for queue in lite.queues if lite is not None else ():
             reached = self._reached.get((topic, queue))
             if lite is not None and reached is not None:
