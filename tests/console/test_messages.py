@@ -111,15 +111,22 @@ async def test_search_errors_are_shown_at_their_field(desk: Desk) -> None:
     assert 'id="from-note"' in await desk.text("/messages?from=yesterday", 422)
     text = await desk.text("/messages?where=any&topic=orders", 422)
     assert 'id="key-note"' in text
+    for query in ("topic=orders&tag=paid", "where=any&topic=orders&key=42&tag=paid"):
+        assert 'id="tag-note"' in await desk.text(f"/messages?{query}", 422)
     assert "restart the list" in await desk.text("/messages?page=*", 422)
 
 
-async def test_message_is_found_by_id_and_in_any_state_by_key(desk: Desk) -> None:
-    await desk.send("a/b c?"[:3], keys=["42"])
+async def test_message_is_found_by_id_and_in_any_state_by_key_or_tag(desk: Desk) -> None:
+    await desk.send("a/b c?"[:3], keys=["42"], tags="paid")
+    await desk.send("other", tags="open")
     answer = await desk.browser.get("/messages?id=a/b&topic=orders")
     assert (answer.status_code, answer.headers["location"]) == (303, "/messages/a%2Fb?topic=orders")
     assert "<code>a/b</code>" in await desk.text("/messages/a%2Fb?topic=orders")
-    assert "stored" in await desk.text("/messages?topic=orders&key=42&where=any")
+    for word in ("key=42", "tag=paid"):
+        text = await desk.text(f"/messages?topic=orders&{word}&where=any")
+        assert "<td>stored</td>" in text
+        assert ">other<" not in text
+    assert "the tag <q>none</q>" in await desk.text("/messages?topic=orders&tag=none&where=any")
     assert "Not found" in await desk.text("/messages/nowhere", 404)
 
 
@@ -332,6 +339,21 @@ async def test_message_is_sent_by_hand_with_all_that_there_is(desk: Desk) -> Non
     assert found.due_at_ms == START_MS + 90_000
     again = await sent(desk, id="mine", due="delay", delay="90s")
     assert "stored before" in await desk.text(again.headers["location"])
+
+
+async def test_priority_and_lite_topic_are_sent_by_hand(desk: Desk) -> None:
+    for topic, kind in (("alerts", gateway_pb2.TOPIC_TYPE_PRIORITY), ("rooms", gateway_pb2.TOPIC_TYPE_LITE)):
+        made = gateway_pb2.CreateTopicRequest(name=topic, queue_count=4, message_type=kind)
+        await desk.stub.CreateTopic(made, timeout=60)
+    assert (await sent(desk, topic="alerts", id="urgent", priority="3")).status_code == 303
+    assert "<dt>Priority</dt><dd>3</dd>" in await desk.text("/messages/urgent?topic=alerts")
+    assert (await sent(desk, topic="rooms", id="hello", lite_topic="room-42")).status_code == 303
+    assert "<td><code>room-42</code></td>" in await desk.text("/topics/rooms")
+    assert "no lite topic after" in await desk.text("/topics/rooms?after=room-42")
+    assert "Lite topics" not in await desk.text("/topics/alerts")
+    for wrong in ({"priority": "-1"}, {"priority": "high"}, {"lite_topic": "a"}):
+        (name,) = wrong
+        assert f'id="{name}-note"' in (await sent(desk, topic="alerts", **wrong)).text
 
 
 TIMES: list[tuple[dict[str, str], int | None]] = [

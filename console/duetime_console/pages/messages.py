@@ -1,4 +1,4 @@
-"""Messages: searched by id, key, topic, due time or text; and pending ones cancelled by filter after a dry run."""
+"""Messages: searched by id, key, tag, topic, due time or text; and pending ones cancelled by filter after a dry run."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +27,7 @@ FIND_KEY_MAX = 64
 SEARCHED_MAX = 50
 # Time for which a request counts or cancels before it reports its progress.
 CANCEL_S_MAX = 20.0
-_FIELDS = ("id", "topic", "key", "from", "before", "text", "where")
+_FIELDS = ("id", "topic", "key", "tag", "from", "before", "text", "where")
 _FILTER = ("topic", "key", "from", "before")
 
 
@@ -80,12 +80,10 @@ async def messages(request: Request) -> Response:
     faults: dict[str, str] = {}
     wanted = _filter(form, faults)
     token = _token(request.query_params.get("page", ""), faults)
-    if form["where"] == "any":
-        missing = [name for name in ("topic", "key") if not form[name]]
-        faults |= dict.fromkeys(missing, "is needed to find messages that are not pending")
+    faults |= _any_faults(form) if form["where"] == "any" else _pending_faults(form)
     found: Any = None
     if not faults:
-        found = await (_by_key(request, form) if form["where"] == "any" else _pending(request, form, wanted, token))
+        found = await (_by_word(request, form) if form["where"] == "any" else _pending(request, form, wanted, token))
     error = found if isinstance(found, GatewayError) else None
     is_topic_missing = error is not None and error.code == "NOT_FOUND"
     if is_topic_missing:
@@ -106,6 +104,20 @@ async def messages(request: Request) -> Response:
         is_topic_missing=is_topic_missing,
         status=422 if faults else error.status if error else 200,
     )
+
+
+def _any_faults(form: dict[str, str]) -> dict[str, str]:
+    """Faults of a search in any state, which reads the index of one topic."""
+    faults = {} if form["topic"] else {"topic": "is needed to find messages that are not pending"}
+    if not (form["key"] or form["tag"]):
+        faults["key"] = "or a tag is needed to find messages that are not pending"
+    elif form["key"] and form["tag"]:
+        faults["tag"] = "can't be combined with a key"
+    return faults
+
+
+def _pending_faults(form: dict[str, str]) -> dict[str, str]:
+    return {"tag": "finds messages in any state, not pending ones alone"} if form["tag"] else {}
 
 
 def _token(text: str, faults: dict[str, str]) -> bytes:
@@ -145,9 +157,11 @@ def _body(message: message_pb2.StoredMessage) -> bytes:
         return message.body
 
 
-async def _by_key(request: Request, form: dict[str, str]) -> Any:
-    """Rows, no next page, and their number; or the error."""
-    wanted = gateway_pb2.QueryMessagesRequest(topic=form["topic"], key=form["key"], max_count=FIND_KEY_MAX)
+async def _by_word(request: Request, form: dict[str, str]) -> Any:
+    """Messages with a key or tag: rows, no next page, and their number; or the error."""
+    wanted = gateway_pb2.QueryMessagesRequest(
+        topic=form["topic"], key=form["key"], tag=form["tag"], max_count=FIND_KEY_MAX
+    )
     answer = await asked(request, "QueryMessages", wanted)
     if isinstance(answer, GatewayError):
         return answer
