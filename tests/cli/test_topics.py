@@ -44,5 +44,5 @@ def test_lite_topics_are_sent_to_received_and_listed(server: str, capsys: pytest
     assert listed == [{"lite_topic": "a", "messages": 2, "unread": 0}, {"lite_topic": "b", "messages": 1, "unread": 1}]
     assert run(["topics", "lite", topic]) == 0
     assert ["a", "2"] in [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert run(["send", topic, "later", "--lite-topic", "a", "--delay", "1h"]) == 1
+    assert run(["send", topic, "later", "--lite-topic", "a", "--delay", "1h"]) == 2
     assert "lite_topic" in capsys.readouterr().err

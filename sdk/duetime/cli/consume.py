@@ -39,6 +39,10 @@ LEFT_CHUNKS_MAX = 20
 KILL_AFTER_S = 0.5
 
 Run = Callable[[LeasedMessage], Awaitable[None]]
+_LiteTopics = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Only messages of this lite topic, in order; may be repeated."),
+]
 
 
 class ExitCode(Exception):
@@ -53,10 +57,7 @@ def consume(
     ] = None,
     tags: Annotated[str | None, typer.Option(metavar="'A || B'", help="Only messages with one of these tags.")] = None,
     sql: Annotated[str | None, typer.Option(metavar="EXPRESSION", help="Only messages that match, in SQL92.")] = None,
-    lite_topic: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Only messages of this lite topic, in order; may be repeated."),
-    ] = None,
+    lite_topic: _LiteTopics = None,
     concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of commands at once.")] = 1,
     lease: Annotated[str, typer.Option(metavar="LENGTH", help="The lease; renewed while a command runs.")] = "60s",
     max_attempts: Annotated[

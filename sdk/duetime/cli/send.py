@@ -28,13 +28,18 @@ if TYPE_CHECKING:
 READ_BYTES = 1024 * 1024
 ERRORS_SHOWN = 10
 
+_LiteTopic = Annotated[
+    str, typer.Option(metavar="NAME", help="The lite topic, for a topic of the type lite; without a delay.")
+]
+_Topic = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="Created if it does not exist, unless the server forbids it.")
+]
+_Replace = Annotated[bool, typer.Option("--replace", help="Replace the pending message with the same --key.")]
 _Body = Annotated[str, typer.Argument(metavar="BODY|@PATH|-", help="The body; @PATH: a file; -: standard input.")]
 
 
 def send(
-    topic: Annotated[
-        str, typer.Argument(metavar="TOPIC", help="Created if it does not exist, unless the server forbids it.")
-    ],
+    topic: _Topic,
     body: _Body = "-",
     delay: Annotated[str | None, typer.Option(metavar="LENGTH", help="Delay from now: 90s, 1h30m, 2d.")] = None,
     deliver_at: Annotated[
@@ -42,9 +47,7 @@ def send(
         typer.Option("--deliver-at", metavar="TIME", help="Such as 2026-12-24T18:00:00Z; local without a zone."),
     ] = None,
     level: Annotated[int | None, typer.Option(help="The delay as a level, from 1, instead of --delay.")] = None,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Replace the pending message with the same --key.")
-    ] = False,
+    replace: _Replace = False,
     max_wait: Annotated[
         str | None, typer.Option(metavar="LENGTH", help="With --replace: latest due time after the first message.")
     ] = None,
@@ -58,9 +61,7 @@ def send(
     queue: Annotated[int | None, typer.Option(help="The queue. Default: by sharding key, otherwise in turn.")] = None,
     sharding_key: Annotated[str, typer.Option(help="Messages with equal keys go to the same queue.")] = "",
     priority: Annotated[int | None, typer.Option(help="From 0, for a topic of the type priority.")] = None,
-    lite_topic: Annotated[
-        str, typer.Option(metavar="NAME", help="The lite topic, for a topic of the type lite; without a delay.")
-    ] = "",
+    lite_topic: _LiteTopic = "",
     server: Server = None,
     as_json: Json = False,
 ) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from duetime_core.errors import DueTimeError, InvalidArgument, NotFound, Violation
 
 from duetime_gateway.queries import Position
-from duetime_gateway.routing.catalog import TopicInfo, topic_not_found
+from duetime_gateway.routing.catalog import TopicInfo
 from duetime_gateway.routing.topics import Topics
 from duetime_gateway.shards.route import LITE_TYPE, Route, shard_places
 from duetime_gateway.shards.shard import Shard
@@ -75,13 +75,6 @@ class Places:
     def is_lite(self, topic: str) -> bool:
         """Whether a cached topic is of lite topics."""
         return self.message_type(topic) == LITE_TYPE
-
-    def queue_for(self, topic: str, key: str) -> int:
-        """The queue of a cached topic for messages with a key. Raises: NotFound."""
-        route = self._topics.known(topic)
-        if route is None:
-            raise topic_not_found(topic)
-        return route.choose_for_key(key)
 
     async def ready_shard(self, number: int, topic: str) -> Shard:
         """The shard, once it knows the topic. Raises: DueTimeError: Unavailable, or the store's error."""

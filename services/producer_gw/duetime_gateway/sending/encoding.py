@@ -201,9 +201,7 @@ class Encoder:
             if draft.lite_topic:
                 text += f"{record.LITE_TOPIC}\x01{lite}\x02"
             queue = route.choose_for_key(lite)
-        named = message_id
-        if not message_id:
-            message_id = batch.ids[index] or self._ids.make()
+        named, message_id = message_id, message_id or batch.ids[index] or self._ids.make()
         encoded = f"{text}UNIQ_KEY\x01{message_id}".encode()
         if len(encoded) > (_room(level) if batch.half is None else _room_of_half(message_id)):
             batch.faults[index] = self._certain_fault(batch, draft, route)
