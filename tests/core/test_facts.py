@@ -2,26 +2,38 @@
 
 import numpy as np
 import pytest
-from duetime_core.ondisk.facts import Facts, by_lane, facts_of
+from duetime_core.ondisk.facts import NOWHERE, Facts, by_lane, decided, facts_of
 from duetime_core.ondisk.laneends import EndsReader
-from duetime_format import ends, plans
-from duetime_format.columns import take
+from duetime_format import ends, halves, layout, plans, record
+from duetime_format.columns import Run, take
 from duetime_format.deletions import Deletion
 from duetime_format.lanes import Place
-from duetime_format.names import CANCELLED_TOPIC, DELETED_TOPIC, PLANS_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from duetime_format.names import (
+    CANCELLED_TOPIC,
+    DELETED_TOPIC,
+    GIVEN_UP_TOPIC,
+    OP_TOPIC,
+    PLANS_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+)
 from duetime_format.record import Record, encode
 
 OUT = b"TIMER_OUT_MS\x011700000000000"
 
 
-def facts(*records: Record, before_ms: int = 0) -> Facts:
+def run_of(*records: Record) -> Run:
     data = bytearray()
     for one in records:
         fields = {name: getattr(one, name) for name in Record.__slots__} | {"position": len(data)}
         data += encode(Record(**fields))
     run = take(bytes(data), 0, 0)
     assert run.count == len(records)
-    return facts_of(run, before_ms)
+    return run
+
+
+def facts(*records: Record, before_ms: int = 0) -> Facts:
+    return facts_of(run_of(*records), before_ms)
 
 
 def message(text: bytes, topic: str = "orders", at_ms: int = 10) -> Record:
@@ -97,3 +109,28 @@ def test_restored_entries_of_a_checkpoint_are_left_out() -> None:
     assert reader.ends(3).restored_entries.tolist() == [7]
     assert reader.ends(1000).restored_entries.tolist() == [5]
     assert reader.lanes == {3, 1000}
+
+
+def test_ends_of_half_messages_are_told_with_their_record() -> None:
+    op = halves.op_record(b"3,4,", halves.ROLLED_BACK, 10)
+    flags = {"sys_flag": layout.SYS_TRANSACTION_COMMIT, "prepared_transaction_offset": 500}
+    records = [
+        record.decode(op, check_crc=False),
+        Record(GIVEN_UP_TOPIC, 0, b"b", b"DT_HALF\x017"),
+        Record("orders", 0, b"b", b"DT_HALF\x018", **flags),
+        Record("orders", 0, b"b", b"n\x01v", **flags),
+        Record("orders", 0, b"b", b"DT_HALF\x018\x02DT_ENTRY\x013:7:99", **flags),
+        Record(OP_TOPIC, 0, b"x", b""),
+        Record(OP_TOPIC, 0, b"x", record.decode(op, check_crc=False).properties),
+        Record(OP_TOPIC, 1, b"9,", b""),
+    ]
+    rows, damage = decided(run_of(*records))
+    assert rows.T.tolist() == [
+        [3, halves.ROLLED_BACK, 0, 1],
+        [4, halves.ROLLED_BACK, 0, 1],
+        [7, halves.GIVEN_UP, 1, 0],
+        [8, halves.COMMITTED, 2, 0],
+        [NOWHERE, halves.COMMITTED, 3, 0],
+    ]
+    ((_, what),) = damage
+    assert "is not an offset of a half message" in what

@@ -6,6 +6,7 @@ of rmq_sys_wheel_timer, names an entry              replaced: the record is pend
 of DT_CANCELLED                                     cancelled: the entries of its rows
 of DT_PLANS                                         planned: places promised to entries
 of DT_DELETED                                       deleted: the queues of a topic restart after it
+an op record, given up, or with a commit's flag     decided: the end of a half message
 
 A copy is a record that retention has appended again, with its own queue offset and store time: the time is older than
 those before it.
@@ -15,17 +16,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-from duetime_format import deletions, ends, plans
+from duetime_format import deletions, ends, halves, layout, plans
 from duetime_format.columns import Ints, Run
 from duetime_format.deletions import Deletion
 from duetime_format.errors import Damaged
 from duetime_format.lanes import LANE_TOPIC_NAMES
-from duetime_format.names import CANCELLED_TOPIC, DELETED_TOPIC, PLANS_TOPIC, TIMER_TOPIC
+from duetime_format.names import CANCELLED_TOPIC, DELETED_TOPIC, GIVEN_UP_TOPIC, OP_TOPIC, PLANS_TOPIC, TIMER_TOPIC
 from duetime_format.plans import Plan
 from duetime_format.units import Mask
 
 _CANCELLED, _PLANS, _DELETED = ((topic.encode(), 0) for topic in (CANCELLED_TOPIC, PLANS_TOPIC, DELETED_TOPIC))
-_TIMERS = (TIMER_TOPIC.encode(),)
+_TIMERS, _DECIDING = (TIMER_TOPIC.encode(),), (OP_TOPIC.encode(), GIVEN_UP_TOPIC.encode())
+# Placeholder for an offset.
+NOWHERE = -1
 NO_ROWS = np.empty((5, 0), np.int64)
 
 
@@ -63,6 +66,39 @@ def facts_of(run: Run, before_ms: int = 0) -> Facts:
             except Damaged as error:
                 facts.damage.append((int(run.positions[index]), f"record of {key[0].decode()}: {error.text}"))
     return facts
+
+
+def decided(run: Run) -> tuple[Ints, list[tuple[int, str]]]:
+    """The ends of half messages of queue 0, and damage as in Facts.
+
+    Returns:
+        Rows offset (NOWHERE: not named, as in brokers' commits), code (duetime_format.halves), index of the record, and
+        1 for an op record. Brokers ignore op records that they can't read; ours are damage.
+    """
+    rows, damage = list[tuple[int, int, int, int]](), list[tuple[int, str]]()
+    for index in np.flatnonzero(may_decide(run)).tolist():
+        found = run.record(index)
+        if found.topic == OP_TOPIC:
+            code = halves.decision_of(found.properties)
+            try:
+                rows += [(offset, code, index, 1) for offset in halves.ended_by(found.body) if not found.queue]
+            except Damaged as error:
+                if code != halves.ENDED:
+                    damage.append((found.position, error.text))
+        elif found.topic == GIVEN_UP_TOPIC:
+            offset = halves.half_of(found.properties)
+            rows.append((NOWHERE if offset is None else offset, halves.GIVEN_UP, index, 0))
+        else:
+            offset = halves.commits(found.sys_flag, found.properties)
+            if offset is not None or (found.prepared_transaction_offset and halves.half_of(found.properties) is None):
+                rows.append((NOWHERE if offset is None else offset, halves.COMMITTED, index, 0))
+    return np.array(rows, np.int64).reshape(-1, 4).T, damage
+
+
+def may_decide(run: Run) -> Mask:
+    """Mask of the records that may end half messages."""
+    chosen: Mask = run.within(_DECIDING) | (run.flags & layout.SYS_TRANSACTION == layout.SYS_TRANSACTION_COMMIT)
+    return chosen
 
 
 def by_lane(rows: Ints) -> Iterator[tuple[int, Ints]]:

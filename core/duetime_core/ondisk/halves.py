@@ -33,6 +33,7 @@ from duetime_format.record import Record
 from duetime_format.units import FILLER_SIZE, Mask, Units, joined
 
 from duetime_core.ondisk import configs, rocksdbhalves
+from duetime_core.ondisk.facts import may_decide
 from duetime_core.ondisk.files import LogFiles
 from duetime_core.ondisk.folder import Files
 from duetime_core.ondisk.scan import scan_runs
@@ -43,10 +44,8 @@ GROUP = "CID_RMQ_SYS_TRANS"
 # Offset of the first of the half messages that a broker appended during an immunity.
 PREPARED_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
 
-_HALF, _OP, _GIVEN_UP = (name.encode() for name in (HALF_TOPIC, OP_TOPIC, GIVEN_UP_TOPIC))
+_HALF = HALF_TOPIC.encode()
 _REAL_TOPIC, _PREPARED = record.REAL_TOPIC.encode(), PREPARED_OFFSET.encode()
-# Placeholder for an offset.
-NOWHERE = -1
 # Tolerance for clients' clocks, which date messages.
 _CLOCK_STEP_MS = 600_000
 
@@ -302,35 +301,9 @@ class _Walk:
         return self._committed.get(half.offset, 0) or next(filter(None, places), 0)
 
 
-def said_by(found: Record) -> Iterator[tuple[int, int]]:
-    """The ends in a record for half messages of queue 0: offsets and codes. NOWHERE: the record does not name the
-    offset, as in brokers' commits.
-
-    Raises:
-        Damaged: an unreadable op record.
-    """
-    if found.topic == OP_TOPIC:
-        if found.queue == 0:
-            code = halves.decision_of(found.properties)
-            yield from ((offset, code) for offset in halves.ended_by(found.body))
-    elif found.topic == GIVEN_UP_TOPIC:
-        offset = halves.half_of(found.properties)
-        yield NOWHERE if offset is None else offset, halves.GIVEN_UP
-    elif found.sys_flag & layout.SYS_TRANSACTION == layout.SYS_TRANSACTION_COMMIT:
-        offset = halves.commits(found.sys_flag, found.properties)
-        if offset is not None or (found.prepared_transaction_offset and halves.half_of(found.properties) is None):
-            yield NOWHERE if offset is None else offset, halves.COMMITTED
-
-
-def may_say(run: Run) -> Mask:
-    """Mask of the records for which `said_by` may return anything."""
-    chosen: Mask = run.within((_OP, _GIVEN_UP)) | (run.flags & layout.SYS_TRANSACTION == layout.SYS_TRANSACTION_COMMIT)
-    return chosen
-
-
 def _chosen(run: Run) -> Mask:
     """Mask of the records that may concern half messages."""
-    return run.within((_HALF,)) | may_say(run)
+    return run.within((_HALF,)) | may_decide(run)
 
 
 def described(state: State, *, listed: bool) -> dict[str, object]:

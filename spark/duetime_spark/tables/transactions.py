@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from duetime_core.ondisk import halves as halves_on_disk
+from duetime_core.ondisk.facts import NOWHERE, decided
 from duetime_core.ondisk.files import LogFiles
 from duetime_core.ondisk.folder import Files
 from duetime_core.ondisk.scan import scan_runs
@@ -20,7 +21,6 @@ from duetime_format.errors import Damaged
 from duetime_format.halves import are_ended, ends_of
 from duetime_format.names import HALF_TOPIC
 from duetime_format.properties import as_text, value_of
-from duetime_format.record import Record
 from duetime_format.units import FILLER_SIZE, Ints, Units, joined
 
 from duetime_spark.shards.snapshot import Shard
@@ -136,17 +136,12 @@ class EndsTask:
 
     def _rows(self, item: object, stop: int) -> Iterator[tuple[Any, ...]]:
         if isinstance(item, Run):
-            for index in np.flatnonzero(halves_on_disk.may_say(item) & (item.positions < stop)).tolist():
-                yield from self._said_by(item.record(index))
-
-    def _said_by(self, found: Record) -> Iterator[tuple[Any, ...]]:
-        try:
-            for offset, code in halves_on_disk.said_by(found):
-                named = None if offset == halves_on_disk.NOWHERE else offset
-                place = found.topic, found.queue, found.queue_offset
-                yield self.shard, named, STATES[code], found.position, *place
-        except Damaged:
-            return
+            rows, _ = decided(item)
+            for offset, code, index, _ in rows[:, item.positions[rows[2]] < stop].T.tolist():
+                topic, queue = item.keys[item.key_of[index]]
+                named = None if offset == NOWHERE else offset
+                place = topic.decode(), queue, int(item.offsets[index])
+                yield self.shard, named, STATES[code], int(item.positions[index]), *place
 
 
 def plan(shards: Sequence[Shard], schema: pa.Schema, row_filter: RowFilter) -> list[TransactionsTask]:

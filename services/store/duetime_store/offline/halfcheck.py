@@ -10,10 +10,8 @@ Conversely, a checkpoint guarantees marks: each half message ended by a record b
 records may be missing until the next start.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
-from duetime_core.ondisk.halves import may_say, said_by
+from duetime_core.ondisk.facts import decided
 from duetime_core.ondisk.scan import scan_runs
 from duetime_core.ondisk.state import State
 from duetime_format import halves, layout, record
@@ -46,20 +44,11 @@ class HalfCheck:
 
     def see(self, item: object) -> None:
         """Takes an item; only intact records matter."""
-        rows: list[tuple[int, int, int]] = []
         if isinstance(item, Run):
-            for index in np.flatnonzero(may_say(item)).tolist():
-                rows += self._said_by(item.record(index))
-        if rows:
-            self._found.append(np.array(rows, np.int64).T)
-
-    def _said_by(self, found: Record) -> Iterator[tuple[int, int, int]]:
-        try:
-            yield from ((offset, code, found.position) for offset, code in said_by(found))
-        except Damaged as error:
-            # A broker ignores records that it can't read.
-            if halves.decision_of(found.properties) != halves.ENDED:
-                self._report_at(found.position, error.text)
+            rows, damage = decided(item)
+            self._found.append(np.stack([rows[0], rows[1], item.positions[rows[2]]]))
+            for place in damage:
+                self._report_at(*place)
 
     def run(self, point: Checkpoint | None) -> None:
         """`point`: the checkpoint that a start would use."""

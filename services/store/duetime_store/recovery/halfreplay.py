@@ -7,17 +7,11 @@ left by a power cut, has not decided: the message was not stored.
 
 from collections.abc import Iterator
 
-import numpy as np
-from duetime_format import halves, layout
+from duetime_core.ondisk.facts import NOWHERE, decided
 from duetime_format.columns import Run
-from duetime_format.errors import Damaged
 from duetime_format.halves import COMMITTED, GIVEN_UP
-from duetime_format.names import GIVEN_UP_TOPIC, OP_TOPIC
-from duetime_format.record import Record
 
 from duetime_store.queues.halfqueue import End
-
-_OP_KEY, _GIVEN_UP_KEY = (OP_TOPIC.encode(), 0), (GIVEN_UP_TOPIC.encode(), 0)
 
 
 class HalfReplay:
@@ -29,31 +23,16 @@ class HalfReplay:
         # Decisions and the positions of their op records, by offset of a half message.
         self._ops: dict[int, list[End]] = {}
 
-    def see(self, item: Run) -> None:
-        chosen = item.flags & layout.SYS_TRANSACTION == layout.SYS_TRANSACTION_COMMIT
-        for key in (_OP_KEY, _GIVEN_UP_KEY):
-            chosen[item.rows(key)] = True
-        for index in np.flatnonzero(chosen).tolist():
-            self._see(item.record(index))
-
-    def _see(self, found: Record) -> None:
-        key = found.topic.encode(), found.queue
-        if key == _OP_KEY:
-            try:
-                offsets = halves.ended_by(found.body)
-            except Damaged:
-                # A broker's record of an unknown form ends nothing.
-                return
-            end = End(halves.decision_of(found.properties), found.position)
-            for offset in offsets:
-                self._ops.setdefault(offset, []).append(end)
-            return
-        if key == _GIVEN_UP_KEY:
-            code, half = GIVEN_UP, halves.half_of(found.properties)
-        else:
-            code, half = COMMITTED, halves.commits(found.sys_flag, found.properties)
-        if half is not None:
-            self._records[code].setdefault(half, found.position)
+    def see(self, run: Run) -> list[tuple[int, str]]:
+        """Takes a run. Returns the position and description of each unreadable record."""
+        rows, damage = decided(run)
+        for offset, code, index, is_op in rows[:, rows[0] != NOWHERE].T.tolist():
+            position = int(run.positions[index])
+            if is_op:
+                self._ops.setdefault(offset, []).append(End(code, position))
+            else:
+                self._records[code].setdefault(offset, position)
+        return damage
 
     def ends(self) -> dict[int, End]:
         """Ends of half messages, by offset."""

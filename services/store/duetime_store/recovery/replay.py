@@ -96,7 +96,8 @@ class Replay:
         before_ms = self._now_ms
         self.remember(item)
         if isinstance(item, Run):
-            self.halves.see(item)
+            for place in self.halves.see(item):
+                self.damage.add(*place)
             self._replay_run(item, before_ms)
         elif isinstance(item, DamagedRecord):
             self._replay_damaged(item)
