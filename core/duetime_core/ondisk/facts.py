@@ -20,8 +20,17 @@ from duetime_format import deletions, ends, halves, layout, plans
 from duetime_format.columns import Ints, Run
 from duetime_format.deletions import Deletion
 from duetime_format.errors import Damaged
-from duetime_format.lanes import LANE_TOPIC_NAMES
-from duetime_format.names import CANCELLED_TOPIC, DELETED_TOPIC, GIVEN_UP_TOPIC, OP_TOPIC, PLANS_TOPIC, TIMER_TOPIC
+from duetime_format.lanes import LANE_TOPIC_NAMES, LANE_TOPICS, lane_of
+from duetime_format.names import (
+    CANCELLED_TOPIC,
+    DELETED_TOPIC,
+    FOREIGN_TOPICS,
+    GIVEN_UP_TOPIC,
+    OP_TOPIC,
+    PLANS_TOPIC,
+    TIMER_TOPIC,
+    is_name,
+)
 from duetime_format.plans import Plan
 from duetime_format.units import Mask
 
@@ -29,6 +38,10 @@ _CANCELLED, _PLANS, _DELETED = ((topic.encode(), 0) for topic in (CANCELLED_TOPI
 _TIMERS, _DECIDING = (TIMER_TOPIC.encode(),), (OP_TOPIC.encode(), GIVEN_UP_TOPIC.encode())
 # Placeholder for an offset.
 NOWHERE = -1
+# Topics whose records retention appends again, with their queue offset.
+MOVED_TOPICS = LANE_TOPICS | FOREIGN_TOPICS
+# Larger numbers of a queue are damage: RocketMQ has no limit, but no broker has a topic with more queues.
+QUEUE_ID_MAX = 65_535
 NO_ROWS = np.empty((5, 0), np.int64)
 
 
@@ -66,6 +79,18 @@ def facts_of(run: Run, before_ms: int = 0) -> Facts:
             except Damaged as error:
                 facts.damage.append((int(run.positions[index]), f"record of {key[0].decode()}: {error.text}"))
     return facts
+
+
+def is_queue(topic: str, queue: int) -> bool:
+    """Whether a record can belong to this queue: damage that no CRC reveals must not create queues."""
+    there = lane_of(topic, queue) is not None if topic in LANE_TOPICS else 0 <= queue <= QUEUE_ID_MAX
+    return there and is_name(topic)
+
+
+def is_possible(offsets: Ints, positions: Ints) -> Mask:
+    """Whether offsets are plausible: every record of a queue takes space in the log before the next one."""
+    possible: Mask = (offsets >= 0) & (offsets <= positions // layout.RECORD_BYTES_MIN)
+    return possible
 
 
 def decided(run: Run) -> tuple[Ints, list[tuple[int, str]]]:

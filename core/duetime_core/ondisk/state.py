@@ -10,20 +10,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from duetime_format import layout
 from duetime_format.columns import Ints, Run
 from duetime_format.deletions import Deletion
-from duetime_format.lanes import LANE_TOPICS, TIMER_LANE_FIRST, Place, level_of
+from duetime_format.lanes import TIMER_LANE_FIRST, Place, level_of
 from duetime_format.levels import DelayLevels
-from duetime_format.names import FOREIGN_TOPICS, SCHEDULE_TOPIC, is_name
+from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.record import Record
 from duetime_format.units import FILLER_SIZE, UNIT_TYPE, Units, joined
 
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_core.ondisk import checkpoint, configs
 from duetime_core.ondisk.batches import scan_whole
-from duetime_core.ondisk.facts import facts_of
+from duetime_core.ondisk.facts import MOVED_TOPICS, facts_of, is_possible, is_queue
 from duetime_core.ondisk.files import LogFiles, QueueFiles
 from duetime_core.ondisk.folder import IS_FOLDER, Files, LocalFiles
 from duetime_core.ondisk.history import LevelHistory
@@ -35,8 +34,6 @@ from duetime_core.ondisk.scan import Blank, DamagedRecord, Item, Skipped, intact
 _UNITS_AT_ONCE = 8_192
 # Begins a broker's names of lite topics.
 LMQ_PREFIX = "%LMQ%"
-# Topics whose records retention appends again, with their queue offset.
-KEPT_TOPICS = LANE_TOPICS | FOREIGN_TOPICS
 # Any of these indicates a store's directory.
 _PARTS = ("commitlog", "consumequeue", "config", "checkpoint")
 
@@ -94,7 +91,7 @@ class Queue:
             return
         offsets = np.concatenate([offsets for offsets, _ in self.made])
         units = joined(units for _, units in self.made)
-        if self.topic in KEPT_TOPICS:
+        if self.topic in MOVED_TOPICS:
             offsets, last = np.unique(offsets[::-1], return_index=True)
             self.made = [(offsets, units[::-1][last])]
             return
@@ -297,7 +294,7 @@ class StateReader:
 
     def _see_kept(self, run: Run, names: list[tuple[str, int]]) -> None:
         for number, key in enumerate(names):
-            if key[0] in KEPT_TOPICS:
+            if key[0] in MOVED_TOPICS:
                 own = np.flatnonzero((run.key_of == number) & run.queued)
                 if len(own):
                     self._state.newest[key] = int(run.positions[own[-1]])
@@ -346,17 +343,6 @@ class StateReader:
 
     def _leave(self, position: int, size: int, topic: str, queue: int, offset: int, flags: int) -> None:
         self._state.unqueued.append(Unqueued(position, size, topic, queue, offset, flags))
-
-
-def is_queue(topic: str, queue: int) -> bool:
-    """Whether a record can belong to this queue: damage that no CRC reveals must not create queues."""
-    return queue >= 0 and is_name(topic)
-
-
-def is_possible(offsets: Ints, positions: Ints) -> npt.NDArray[np.bool_]:
-    """Whether offsets are plausible: every record of a queue takes space in the log."""
-    possible: npt.NDArray[np.bool_] = (offsets >= 0) & (offsets <= positions // layout.RECORD_BYTES_MIN)
-    return possible
 
 
 def restored(state: State) -> dict[int, Restored]:

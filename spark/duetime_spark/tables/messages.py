@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+from duetime_core.ondisk.facts import MOVED_TOPICS
 from duetime_core.ondisk.folder import Files
-from duetime_core.ondisk.state import KEPT_TOPICS
 from duetime_format import layout
 from duetime_format.columns import take
 
@@ -25,7 +25,7 @@ TASK_BYTES = 64 * 1024 * 1024
 _QUEUES = 3
 # Bytes of records read to find the time of a position.
 _SAMPLE_BYTES = 128 * 1024
-_KEPT = frozenset(topic.encode() for topic in KEPT_TOPICS)
+_KEPT = frozenset(topic.encode() for topic in MOVED_TOPICS)
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from duetime_core.ondisk.brokertimers import are_brokers, known_handover
-from duetime_core.ondisk.facts import Facts
+from duetime_core.ondisk.facts import MOVED_TOPICS, Facts, is_possible, is_queue
 from duetime_core.ondisk.files import QueueFiles
 from duetime_core.ondisk.levels import TagsCodes
 from duetime_core.ondisk.rocksqueues import RocksQueue
-from duetime_core.ondisk.state import KEPT_TOPICS, State, is_possible, is_queue
+from duetime_core.ondisk.state import State
 from duetime_format import record
 from duetime_format.columns import Ints, Run
 from duetime_format.halves import are_ended
@@ -141,7 +141,7 @@ class UnitCheck:
         files = checked.files
         there = possible & (rows.offsets >= files.min_offset) & (rows.offsets < files.max_offset)
         missing = possible & ~there
-        if key[0] in KEPT_TOPICS:
+        if key[0] in MOVED_TOPICS:
             # Copies stay in the log after their entries have left the lane.
             missing &= rows.offsets >= files.max_offset
         self._count_missing(checked, rows, missing)
@@ -161,7 +161,7 @@ class UnitCheck:
         if self._has_ext:
             codes |= units["tags"] < _HASH_MIN
         wrong = ~(whole & codes)
-        if key[0] in KEPT_TOPICS and not right.all():
+        if key[0] in MOVED_TOPICS and not right.all():
             # Another record of the offset has come or will come; if none does, the unit is left over.
             positions = rows.positions[which]
             wrong &= right | ((units["position"] < positions) & (offsets >= checked.seen)) | (units["size"] <= 0)

@@ -18,13 +18,12 @@ from itertools import chain
 from pathlib import Path
 
 from duetime_core.ondisk import topics
-from duetime_core.ondisk.facts import facts_of
+from duetime_core.ondisk.facts import MOVED_TOPICS, facts_of
 from duetime_core.ondisk.files import QueueFiles, numbered
 from duetime_core.ondisk.history import LevelHistory
 from duetime_core.ondisk.records import message
 from duetime_core.ondisk.scan import Blank, DamagedRecord, Item, Skipped, item_end
 from duetime_core.ondisk.state import (
-    KEPT_TOPICS,
     Progress,
     State,
     load,
@@ -183,7 +182,7 @@ class _Verifier:
     def _is_repeated(self, files: QueueFiles, offset: int, position: int, size: int) -> bool:
         """Whether the unit repeats an entry that has a place before it. A broker makes it on meeting a copy, made by
         retention, of a queue's offset 0: it does not check that one for repeats."""
-        if files.topic not in KEPT_TOPICS:
+        if files.topic not in MOVED_TOPICS:
             return False
         found = message(self._state, position)
         return (

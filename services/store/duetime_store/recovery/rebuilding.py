@@ -20,11 +20,10 @@ from enum import IntEnum
 
 import numpy as np
 import structlog
-from duetime_format import layout
+from duetime_core.ondisk.facts import MOVED_TOPICS, is_possible, is_queue
 from duetime_format.columns import Ints, Key
 from duetime_format.halves import are_ended
-from duetime_format.lanes import LANE_TOPIC_NAMES, LANE_TOPICS, lane_of
-from duetime_format.names import FOREIGN_TOPICS, HALF_TOPIC, is_name
+from duetime_format.names import HALF_TOPIC
 from duetime_format.units import Mask, Units
 
 from duetime_store.queues.consumequeue import ConsumeQueue
@@ -33,12 +32,8 @@ from duetime_store.queues.queues import Queues
 log = structlog.get_logger()
 
 _HALF_TOPIC = HALF_TOPIC.encode()
-# Topics whose records retention appends again.
-_MOVED_TOPICS = LANE_TOPIC_NAMES | {topic.encode() for topic in FOREIGN_TOPICS}
 # Maximum damaged places named one by one; all are counted.
 _NAMED_MAX = 1_000
-# Larger numbers are damage: RocketMQ has no limit, but no broker has a topic with more queues.
-_QUEUE_ID_MAX = 65_535
 
 
 class Case(IntEnum):
@@ -99,7 +94,7 @@ class UnitRebuilder:
         """Adds the units of intact records."""
         topic, queue_id = key
         name = topic.decode()
-        if not _may_exist(name, queue_id):
+        if not is_queue(name, queue_id):
             self._report(key, records, np.full(len(records.offsets), Case.STRAY))
             return
         behind = records.units["position"] > self._queues.deletions.position(name)
@@ -119,9 +114,8 @@ class UnitRebuilder:
 
     def _rebuild(self, key: Key, queue: ConsumeQueue, records: QueueRecords) -> Ints:
         """Adds the units. Returns the case of each record."""
-        offsets, units, is_moved = records.offsets, records.units, key[0] in _MOVED_TOPICS
-        # A queue can't have more records than fit in the log before this one.
-        possible = (offsets >= 0) & (offsets <= units["position"] // layout.RECORD_BYTES_MIN)
+        offsets, units, is_moved = records.offsets, records.units, queue.topic in MOVED_TOPICS
+        possible = is_possible(offsets, units["position"])
         cases = np.full(len(offsets), Case.FIRST)
         if is_moved:
             cases[records.older & possible] = Case.COPY
@@ -172,12 +166,6 @@ class UnitRebuilder:
         for index in np.flatnonzero(cases == Case.STRAY).tolist():
             place = f"message {records.offsets[index]} of queue {key[1]} of {key[0]!r}"
             self._damage.add(int(records.units["position"][index]), f"it claims to be {place}, which is impossible")
-
-
-def _may_exist(topic: str, queue_id: int) -> bool:
-    """Whether a record can belong to this queue: damage that no CRC reveals must not create queues."""
-    is_queue = lane_of(topic, queue_id) is not None if topic in LANE_TOPICS else 0 <= queue_id <= _QUEUE_ID_MAX
-    return is_queue and is_name(topic)
 
 
 def _keep_marks(queue: ConsumeQueue, offsets: Ints, units: Units) -> None:
