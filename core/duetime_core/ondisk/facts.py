@@ -128,8 +128,12 @@ def may_decide(run: Run) -> Mask:
 
 def by_lane(rows: Ints) -> Iterator[tuple[int, Ints]]:
     """Lanes, and the rest of their rows."""
-    for lane in np.unique(rows[0]).tolist():
-        yield lane, rows[1:, rows[0] == lane]
+    lanes = rows[0]
+    if lanes.size and (lanes == lanes[0]).all():
+        yield int(lanes[0]), rows[1:]
+        return
+    for lane in np.unique(lanes).tolist():
+        yield lane, rows[1:, lanes == lane]
 
 
 def _cancelled(facts: Facts, run: Run, index: int) -> None:

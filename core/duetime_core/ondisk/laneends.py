@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from duetime_format.columns import Ints
@@ -13,7 +14,7 @@ from duetime_core.ondisk.facts import NO_ROWS, Facts, by_lane
 _KINDS = ("restored", "replaced", "cancelled")
 
 
-@dataclass(slots=True)
+@dataclass
 class LaneEnds:
     """Ended entries of one lane, in the order of the log; rows are entry, due time, position of the record, and 1 if
     that is a copy: its first record ended the entry."""
@@ -22,7 +23,7 @@ class LaneEnds:
     replaced: Ints = field(default_factory=lambda: NO_ROWS[1:])
     cancelled: Ints = field(default_factory=lambda: NO_ROWS[1:])
 
-    @property
+    @cached_property
     def restored_entries(self) -> Ints:
         """Ascending."""
         return np.unique(self.restored[0])
