@@ -18,6 +18,7 @@ from duetime_format.columns import Run
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.units import FILLER_SIZE, UNIT, UNIT_TYPE, joined
+from duetime_store.files import configs
 from duetime_store.files.disk import Disk
 from duetime_store.offline import export
 from duetime_store.offline.export import export_directory
@@ -134,6 +135,22 @@ async def test_topic_that_is_named_like_a_brokers_own_is_exported(shard: Shard, 
     export_directory(shard.settings.data_dir, tmp_path / "made", LEVELS, accept_damage=False)
     made = json.loads((tmp_path / "made" / "config" / "topics.json").read_text())
     assert {"RMQ_SYS_mine", "SCHEDULE_TOPIC_XXXX2"} <= made["topicConfigTable"].keys()
+
+
+async def test_a_broker_takes_topics_and_offsets_from_the_files(shard: Shard, tmp_path: Path) -> None:
+    """A broker with `storeType=defaultRocksDB` reads only files with a version."""
+    await shard.put(sent("m"))
+    root, made = tmp_path / "copy", tmp_path / "made"
+    shutil.copytree(shard.settings.data_dir, root)
+    (root / "config" / configs.CONSUMER_OFFSETS).write_text('{"offsetTable":{"orders@billing":{0:1}}}')
+    (root / "config" / configs.GROUPS).write_text('{"dataVersion":{"counter":0},"subscriptionGroupTable":{}}')
+    exported = export_directory(root, made, LEVELS, accept_damage=False, now_ms=7)
+    for name in (configs.TOPICS, configs.GROUPS, configs.CONSUMER_OFFSETS):
+        version = (configs.read(made / "config", name) or {})["dataVersion"]
+        assert (version["counter"], name) == (1, name)
+    assert '"orders@billing":{0:1\n' in (made / "config" / configs.CONSUMER_OFFSETS).read_text()
+    assert exported.settings["configManagerVersion"] == "v1"
+    assert exported.settings["enableLmq"] == "false"
 
 
 def test_joined_units_keep_their_bytes() -> None:

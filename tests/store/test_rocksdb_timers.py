@@ -18,13 +18,14 @@ from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.names import TIMER_TOPIC
 from duetime_format.properties import decode_properties, encode_properties
 from duetime_format.record import Record
-from duetime_store.offline.export import Target, export_directory
+from duetime_store.offline.export import export_directory
 from duetime_store.offline.verify import verify
 
 from tests.format import golden55
 from tests.format.golden55 import PENDING
 from tests.store.conftest import HandClock, Shard
 from tests.store.test_timers import lane_of, restore_due
+from tests.store.wheel import read_check
 
 NAME = "b-timer-rocksdb"
 LEVELS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
@@ -182,7 +183,7 @@ def test_torn_log_repeats_and_invents_nothing(root: Path, lost: int) -> None:
 
 
 @pytest.mark.parametrize("is_half_used", [False, True])
-def test_export_for_rocksdb_has_only_pending_ones_in_the_whole_queue(
+def test_an_engine_in_rocksdb_finds_only_pending_ones_in_an_export(
     root: Path, clock: HandClock, tmp_path: Path, is_half_used: bool
 ) -> None:
     shard = opened(root, clock)
@@ -195,18 +196,17 @@ def test_export_for_rocksdb_has_only_pending_ones_in_the_whole_queue(
     left, made = waiting(root), tmp_path / "made"
     assert (left == expected()) != is_half_used
     assert left
-    broker = Target(reads_all_timers=True)
-    export_directory(root, made, LEVELS, accept_damage=False, broker=broker, now_ms=clock.wall_ms)
+    export_directory(root, made, LEVELS, accept_damage=False, now_ms=clock.wall_ms)
     assert read_by_rocksdb(made) == left
     assert waiting(made) == left
     assert verify(made, LEVELS).damages == []
 
 
 def read_by_rocksdb(root: Path) -> Waiting:
-    """The timers that an engine without a checkpoint has after reading the queue from its beginning: one for each due
-    time and id, less those that marks delete."""
+    """The timers that a new RocksDB has after its broker has read the queue from timercheck's offset on: one for each
+    due time and id, less those that marks delete."""
     state, found = read(root, LEVELS), dict[tuple[str, str], tuple[str, str]]()
-    for _, units in state.queues[TIMER_TOPIC, 0].read():
+    for _, units in state.queues[TIMER_TOPIC, 0].read(read_check(root).queue_offset):
         for position in units["position"].tolist():
             one = message(state, position)
             assert one is not None

@@ -70,6 +70,7 @@ __all__ = [
     "with_group_offsets",
     "with_groups",
     "with_topics",
+    "with_version",
     "write",
 ]
 
@@ -241,6 +242,13 @@ def _group(name: str, entry: Mapping[str, Any], retries: int, ordered: bool, *, 
 def _with_groups(value: Mapping[str, Any] | None, table: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
     version = _raised((value or {}).get("dataVersion"), now_ms)
     return {"dataVersion": version, **(value or {}), GROUP_TABLE: table} | {"dataVersion": version}
+
+
+def with_version(value: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
+    """The content with a version; one from 1 on stays."""
+    known = table_of(value, "dataVersion")
+    version = known if count_of(known, "counter") else {"stateVersion": 0, **_raised(known, now_ms)}
+    return {"dataVersion": version, **value} | {"dataVersion": version}
 
 
 def _raised(version: Any, now_ms: int) -> dict[str, Any]:

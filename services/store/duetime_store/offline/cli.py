@@ -195,7 +195,6 @@ class Broker(StrEnum):
     """Versions of RocketMQ with different timer support."""
 
     V5 = "5"
-    V5_ROCKSDB = "5-rocksdb"
     V4_9 = "4.9"
 
 
@@ -221,9 +220,8 @@ def export_shard(
 
     Prints the settings that the broker needs for it. The directory is verified before it gets its name.
 
-    RocketMQ 5.x delivers pending messages for any time itself. With its timers in RocksDB (timerRocksDBEnable) it reads
-    all of them from the beginning: name it 5-rocksdb. 4.9 does not: if there are any, the export is rejected, unless
-    --timers-to names a file for them.
+    RocketMQ 5.x delivers pending messages for any time itself, with timerRocksDBEnable or without. 4.9 does not: if
+    there are any, the export is rejected, unless --timers-to names a file for them.
 
     The broker asks the producers of open transactions, but keeps no delay for them. If one has a delay, the export is
     rejected, unless --lose-delays allows delivery on commit.
@@ -238,8 +236,7 @@ def export_shard(
     if timers_to is not None and (has_timers or timers_to.exists()):
         why = "already exists" if timers_to.exists() else "is for --for 4.9: a 5.x broker delivers them itself"
         raise typer.BadParameter(why, param_hint="--timers-to")
-    reads_all = broker is Broker.V5_ROCKSDB
-    target = Target(has_timers, timers_to, may_lose_delays=lose_delays, reads_all_timers=reads_all)
+    target = Target(has_timers, timers_to, may_lose_delays=lose_delays)
     with errors_printed("--data"), giving_way_in(source):
         table = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
         with Bars() as bars:

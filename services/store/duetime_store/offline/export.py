@@ -123,8 +123,6 @@ class Target:
     timers_to: Path | None = None
     # Whether open transactions may lose their delay, which a broker does not keep.
     may_lose_delays: bool = False
-    # Whether it reads the timers' queue from its beginning, as a broker with its timers in RocksDB.
-    reads_all_timers: bool = False
 
 
 def export_directory(
@@ -208,8 +206,9 @@ class _Export:
     def __init__(self, state: State, target: Path, broker: Target, now_ms: int) -> None:
         self._state = state
         self._broker = broker
+        self._now_ms = now_ms
         self.lanes = lanes(state)
-        self._lane_export = LaneExport(state, self.lanes, now_ms, reads_all_timers=broker.reads_all_timers)
+        self._lane_export = LaneExport(state, self.lanes, now_ms)
         self._half_export = HalfExport(state, reads_many=broker.has_timers)
         self._target = target
         self._disk = Disk()
@@ -249,6 +248,9 @@ class _Export:
             "maxIndexNum": shape.entry_count,
             "messageDelayLevel": str(self._state.history.current),
         }
+        if self._broker.has_timers:
+            # Where topics, groups and offsets are read from, since 5.3. No file says so: groups would begin at 0.
+            settings |= {"configManagerVersion": "v1", "enableLmq": "false"}
         count = self._state.records + len(self._moved) + sum(len(units) for _, units in self._appended.values())
         return Exported(
             count,
@@ -383,8 +385,17 @@ class _Export:
         if progress := self._half_export.progress():
             changed = configs.with_group_offsets(configs.read(config, configs.CONSUMER_OFFSETS), progress)
             self._write_json(config, configs.CONSUMER_OFFSETS, changed)
+        self._write_versions(config)
         content = self._lane_export.check.encode().ljust(_CHECKPOINT_BYTES, b"\0")
         self._disk.write_file(self._target / CHECK_FILE, content)
+
+    def _write_versions(self, config: Path) -> None:
+        """A broker with storeType=defaultRocksDB reads only files whose version is above that of its RocksDB, 0."""
+        for name in (configs.TOPICS, configs.GROUPS, configs.CONSUMER_OFFSETS):
+            value = configs.read(config, name)
+            if value is not None and (changed := configs.with_version(value, self._now_ms)) != value:
+                is_offsets = name == configs.CONSUMER_OFFSETS
+                self._write_json(config, name, configs.with_group_offsets(changed, {}) if is_offsets else changed)
 
     def _write_json(self, config: Path, name: str, value: dict[str, object]) -> None:
         configs.write(self._disk, config, name, value)

@@ -9,8 +9,8 @@
 
 Timers of other queues, which brokers do not read, are appended to queue 0 as well. An appended timer counts as rolled
 (TIMER_ROLL_TIMES): a reader of the whole queue takes it for the earlier one. `start` is the offset at which the fewest
-entries have to be appended or silenced. There are no timerwheel and no timerlog: a broker creates them. A broker with
-its timers in RocksDB does not read timercheck, and its new RocksDB has no offset: for it `start` is the first entry.
+entries have to be appended or silenced. There are no timerwheel and no timerlog: a broker creates them. With its
+timers in RocksDB it begins at the higher offset of timercheck and RocksDB, and a new RocksDB has 0.
 
 Cancelled and replaced entries are silenced everywhere, because a broker may lose its offsets. So are pending timers of
 other queues, which are also in queue 0. For a broker without timers all of them are silenced, and written to a file.
@@ -19,7 +19,8 @@ Thus no later reader, a 5.x broker or DueTime, delivers one of them a second tim
 At its start a broker puts an overdue timer into a slot that has passed, and reads the slots from timercheck's time.
 That time is therefore before all pending timers, but at most an hour back; timers due earlier are due at that time.
 
-Source: RocketMQ 5.3.3 TimerMessageStore (recover, enqueue, dequeue), BrokerController.start.
+Source: RocketMQ 5.3.3 TimerMessageStore (recover, enqueue, dequeue), BrokerController.start; 5.5.1
+TimerMessageRocksDBStore.start.
 """
 
 from collections.abc import Callable, Container
@@ -83,12 +84,8 @@ class _Entries:
 class LaneExport:
     """Writes the lanes' records into a copy of the log: first `append`, then `silence`; `check` is for timercheck."""
 
-    def __init__(
-        self, state: State, lanes: dict[int, PendingLane], now_ms: int, *, reads_all_timers: bool = False
-    ) -> None:
-        """`reads_all_timers`: the broker reads queue 0 from its first entry."""
+    def __init__(self, state: State, lanes: dict[int, PendingLane], now_ms: int) -> None:
         self._state = state
-        self._reads_all = reads_all_timers
         self._levels = [lane for number, lane in lanes.items() if not is_timer_lane(number)]
         self._timers = [_Entries.of(lane) for number, lane in lanes.items() if is_timer_lane(number)]
         self._end_receives()
@@ -131,7 +128,7 @@ class LaneExport:
         for own in self._timers:
             chosen = ~own.gone
             if own.lane == _FIRST:
-                self.start = _first(own, self.end) if self._reads_all else _start(own, self.end)
+                self.start = _start(own, self.end)
                 chosen &= own.entries < self.start
             for unit, due_at_ms in zip(own.units[chosen].tolist(), own.dues[chosen].tolist(), strict=True):
                 found = self._read(unit[0], unit[1])
@@ -202,10 +199,6 @@ class LaneExport:
         """Entries of queue 0 that a broker has to find pending."""
         kept = [own.entries[~own.gone & (own.entries >= self.start)] for own in self._timers if own.lane == _FIRST]
         return np.concatenate([_NONE, *kept, np.arange(self.end, self.end + len(self.appended))])
-
-
-def _first(own: _Entries, end: int) -> int:
-    return int(own.entries[0]) if len(own.entries) else end
 
 
 def _start(own: _Entries, end: int) -> int:
