@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from duetime.v1 import consumer_pb2
 from duetime_core.errors import StartupError
-from duetime_core.ondisk import configs
+from duetime_core.ondisk import configs, rocksqueues
+from duetime_core.ondisk import rocks as rocks_of
 from duetime_core.ondisk.engines import EngineMissing
 from duetime_core.ondisk.pending import lanes
 from duetime_core.ondisk.pops import Pop, outstanding
@@ -236,6 +237,24 @@ def test_unit_in_rocksdb_is_compared_with_its_record(tmp_path: Path) -> None:
     assert (wrong.message.topic, wrong.message.queueId, wrong.message.queueOffset) == ("Dc_Normal", 2, 3)
     assert wrong.what.startswith("unit says size 77")
     assert missing.what.startswith("1 records have no unit")
+
+
+def test_queues_of_a_former_engine_are_no_damage(tmp_path: Path) -> None:
+    """A broker whose `storeType` was changed writes only to its new queues."""
+    source = golden55.unpack("c-cq-rocksdb", tmp_path)
+    with rocks_of.opened(source, "consumequeue") as database:
+        queues = {(one.topic, one.queue): one for one in rocksqueues.queues(database, "consumequeue")}
+        units = queues["Dc_Normal", 0].read(0, 3)
+    path = source / "consumequeue" / "Dc_Normal" / "0" / ("0" * 20)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(units.tobytes().ljust(20_000, b"\0"))
+    report = verify(source, LEVELS)
+    assert report.damages == []
+    assert any("are in the queues of one engine only" in note for note in report.notes)
+    shard = imported(source, tmp_path / "shard")
+    assert not (shard / "consumequeue").exists()
+    path.write_bytes(units[::-1].tobytes().ljust(20_000, b"\0"))
+    assert verify(source, LEVELS).damages
 
 
 def test_unknown_engines_are_losses_by_their_names(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from pathlib import Path
 from duetime_core.errors import DueTimeError
 from duetime_core.ondisk.batches import scan_whole
 from duetime_core.ondisk.brokerconfig import has_lite_offsets
-from duetime_core.ondisk.configs import LITE_OFFSETS
-from duetime_core.ondisk.engines import is_taken_over, refused
+from duetime_core.ondisk.configs import LITE_OFFSETS, STORE
+from duetime_core.ondisk.engines import QUEUE_FOLDERS, is_taken_over, refused
 from duetime_core.ondisk.files import LogFiles
 from duetime_core.ondisk.folder import LocalFiles
 from duetime_core.ondisk.rocks import is_rocks
@@ -131,9 +131,15 @@ def _is_engines(root: Path, name: Path) -> bool:
     if name.parts[0] == "config":
         own = name.name.removesuffix(".bak") == LITE_OFFSETS and has_lite_offsets(root)
         return own or (len(name.parts) > 2 and is_rocks(root / name.parent))
-    if name.parts[0] == "consumequeue" and name.parts[1].startswith(LMQ_PREFIX):
+    if name.parts[0] == "consumequeue" and (name.parts[1].startswith(LMQ_PREFIX) or _has_other_queues(root)):
         return True
     return is_rocks(root / name.parts[0]) and len(name.parts) == 2
+
+
+def _has_other_queues(root: Path) -> bool:
+    """Whether a broker has queues in RocksDB: those in files may be old, and a start rebuilds them from the log."""
+    is_ours = (root / "config" / STORE).exists()
+    return not is_ours and any(is_rocks(root / name) for name in QUEUE_FOLDERS)
 
 
 def _files(path: Path) -> Iterator[Path]:

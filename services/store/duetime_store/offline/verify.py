@@ -192,15 +192,23 @@ class _Verifier:
         )
 
     def _report_missing(self) -> None:
-        absent = 0
-        for files, count, offset, position in chain.from_iterable(one.missing() for one in self._units):
+        absent = outdated = 0
+        missing = [list(one.missing()) for one in self._units]
+        lacking = [{(files.topic, files.queue) for files, *_ in rows} for rows in missing]
+        for files, count, offset, position in chain.from_iterable(missing):
             if self._killed and offset >= files.max_offset:
                 absent += count
+                continue
+            # A broker whose storeType was changed leaves its former queues as they were.
+            if offset >= files.max_offset and any((files.topic, files.queue) not in keys for keys in lacking):
+                outdated += count
                 continue
             what = f"{count} records have no unit, the first is at {position}"
             self._report.add(*unit_place(files, offset), what, Message(files.topic, files.queue, offset))
         if absent:
             self._report.notes.append(f"{absent} records are not in their queues yet; recovery puts them there")
+        if outdated:
+            self._report.notes.append(f"{outdated} records are in the queues of one engine only, written last")
 
     def _report_damage(self, position: int, what: str, message: Message) -> None:
         log = self._state.log
