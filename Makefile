@@ -27,7 +27,7 @@ WHOLE := -m "proof or not proof"
 
 BUILT_FROM := pyproject.toml sdk/pyproject.toml constraints.txt sdk/hatch_build.py deploy/environment.py $(TWINS)
 
-.PHONY: help setup java run test proof proofs proof-store proof-spark proof-rest clients kills clients-kills repeat compose-test k8s-test upgrade-test release-fixtures hostile fuzz sanitize requirements sbom wheels soak console-soak console-pictures console-vendor check prose format proto sync torture explore lives races transactions bench bench-any-time bench-turns bench-tls bench-rocketmq bench-spark bench-console bench-docs docs tape clean
+.PHONY: help setup java run test proof proofs proof-store proof-spark proof-rest broker-test clients kills clients-kills repeat compose-test k8s-test upgrade-test release-fixtures hostile fuzz sanitize requirements sbom wheels soak console-soak console-pictures console-vendor check prose format proto sync torture explore lives races transactions bench bench-any-time bench-turns bench-tls bench-rocketmq bench-spark bench-console bench-docs docs tape clean
 
 help: ## list the tasks
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -82,10 +82,13 @@ proof-spark: setup java ## proof: every job on every kind of store, on a cluster
 	$(PROVE) $@ '$(BIN)/pytest -m proof tests/spark'
 
 proof-rest: setup java ## proof: wheels, the tutorial, official Python clients, one more way of the command
-	$(PROVE) $@ '$(BIN)/pytest -m proof -n 2 --dist loadfile $(addprefix --ignore=tests/,crash fuzz format hostile outbox retry scheduler soak spark store)'
+	$(PROVE) $@ '$(BIN)/pytest -m proof -n 2 --dist loadfile $(addprefix --ignore=tests/,brokers crash fuzz format hostile outbox retry scheduler soak spark store)'
 
 clients: setup ## proof: RocketMQ's official Node, Java and Go clients and KEDA's Go stubs, unmodified; needs node, maven, go and their registries
 	$(PROVE) $@ '$(BIN)/pytest tests/clients -m clients -n 3 --dist loadgroup -p no:randomly $(if $(CLIENT),-k $(CLIENT))'
+
+broker-test: setup ## proof: real RocketMQ brokers, 5.3.3 and 5.5.1, continue exports; needs java, maven and its registry
+	$(PROVE) $@ '$(BIN)/pytest tests/brokers -m proof -p no:randomly'
 
 kills: setup ## proof: kill -9 of every process and of consumers; KILLS=200 MESSAGES=20000 SEED=
 	$(PROVE) $@ 'DUETIME_TEST_KILLS=$(or $(KILLS),200) DUETIME_TEST_MESSAGES=$(or $(MESSAGES),20000) \

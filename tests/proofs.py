@@ -61,6 +61,7 @@ PROOFS = {
     "soak": Proof((*ENGINE, "tests/soak")),
     "console-soak": Proof(("console", "tests/console")),
     "clients": Proof(("services/producer_gw", "proto", "tests/clients", "tests/rocketmq")),
+    "broker-test": Proof(("format", "core", "services/store", "tests/brokers", "tests/cluster/half_used.py")),
     "clients-kills": Proof((*ENGINE, "proto", "tests/crash", "tests/clients")),
     "upgrade-test": Proof((*PRODUCT, "proto", "tests/upgrade")),
     "compose-test": Proof((*PRODUCT, "console", "Dockerfile", "docker-compose.yml", "deploy", "tests/compose")),
