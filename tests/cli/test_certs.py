@@ -141,4 +141,4 @@ def test_up_beyond_loopback_takes_certificates_and_callers(tmp_path: Path) -> No
         assert up.end() == (0, "")
     done = run_duetime("up", "--data", tmp_path / "data", "--port", "0", *certs)
     assert done.returncode == 1
-    assert b"no authentication" in done.stderr
+    assert b"without authentication: set " in done.stderr
