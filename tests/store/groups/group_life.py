@@ -201,6 +201,10 @@ class GroupLife(Life):
 
     def check(self) -> None:
         super().check()
+        self.check_group()
+
+    def check_group(self) -> None:
+        """Compares the group with the model, and updates the model."""
         place = self.groups.progress.places.get(KEY)
         queue = self.store.queues.known(TOPIC.encode(), 0)
         if place is None or queue is None:
