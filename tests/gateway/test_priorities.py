@@ -137,6 +137,15 @@ async def test_one_call_gives_each_eighth_message_to_queues_passed_over(hurried:
     assert (got.count(b"0"), got.count(b"2"), got.count(b"3")) == (2, 2, 28)
 
 
+async def test_messages_of_a_queue_that_was_passed_over_are_counted(tmp_path: Path) -> None:
+    async with real_store(tmp_path, priority_wait_ms=0) as store, Gateway(tmp_path, {0: store.port}) as gateway:
+        await make_topic(gateway)
+        await send(gateway, *[0] * 2, *[3] * 16)
+        assert (await bodies(gateway, 8)).count(b"0") == 0
+        assert (await bodies(gateway, 8)).count(b"0") == 1
+        assert store.registry.get_sample_value("duetime_store_priority_claims_total") == 1
+
+
 async def test_before_its_time_a_queue_has_no_claim(patient: Gateway) -> None:
     await send(patient, *[0] * 3, *[3] * 40)
     assert [one for _ in range(5) for one in await bodies(patient, 8)] == [b"3"] * 40

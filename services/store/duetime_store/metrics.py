@@ -78,6 +78,11 @@ class StoreMetrics:
         self.bytes_out = Counter(
             "duetime_store_bytes_out", "Record bytes given to readers", ["call"], registry=registry
         )
+        self.claims = Counter(
+            "duetime_store_priority_claims_total",
+            "Messages received before higher priorities: their queue was passed over for priority_wait_ms",
+            registry=registry,
+        )
         self.receive_streams = Gauge("duetime_store_receive_streams", "Streams of ReceiveStream", registry=registry)
         self.export_bytes = Counter("duetime_store_export_bytes", "File bytes given to exports", registry=registry)
         self.exports = Gauge("duetime_store_exports", "Running exports", registry=registry)

@@ -352,7 +352,7 @@ def _make_receiver(
 ) -> tuple[Lites, LiteFiller, Receiver]:
     store, reader, groups, lines, *_ = parts
     lites, filler, waiting = _make_lites(base, store, reader, groups, lines)
-    return lites, filler, Receiver(*parts, waiting, base.settings.priority_wait_ms)
+    return lites, filler, Receiver(*parts, waiting, base.settings.priority_wait_ms, base.metrics.claims)
 
 
 def _make_lites(

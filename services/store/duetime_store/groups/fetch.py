@@ -93,6 +93,8 @@ class Fetched:
     refused: bool = False
     # Returned messages and retries filled the call.
     only_again: bool = False
+    # Messages of queues that were passed over for too long.
+    by_claims: int = 0
     # Lite topics left for another fetch.
     unvisited: Sequence[str] = ()
 
@@ -175,7 +177,7 @@ class Fetcher:
             fetched.only_again = fetched.is_over
         now_ms = self._store.clock.clock.monotonic_ms()
         count = fetched.count
-        by_claims = self._by_claims(fetched, own, precedence, now_ms - wait_ms)
+        by_claims = fetched.by_claims = self._by_claims(fetched, own, precedence, now_ms - wait_ms)
         for place in own:
             if fetched.is_over or fetched.unfinished or fetched.refused:
                 break

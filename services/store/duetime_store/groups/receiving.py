@@ -12,6 +12,7 @@ from duetime_format.events import Key
 from duetime_format.names import retry_topic
 from duetime_format.priority import PRIORITY_TYPE
 from duetime_format.texts import shown
+from prometheus_client import Counter
 
 from duetime_store.groups.fetch import Asked, Fetched, Fetcher, Given
 from duetime_store.groups.groups import Groups, Open
@@ -64,7 +65,10 @@ class Receiver:
         turns: Turns,
         lites: LiteReceiver,
         priority_wait_ms: int,
+        claims: Counter,
     ) -> None:
+        """`claims`: counts messages of queues that were passed over for `priority_wait_ms`."""
+        self._claims = claims
         self._lites = lites
         self._store = store
         self._priority_wait_ms = priority_wait_ms
@@ -309,6 +313,7 @@ class Receiver:
             fetched = self._fetcher.fetch_by_priority(
                 *(asked, own, retries, walk, line.precedence, self._priority_wait_ms), fresh_first=line.fresh_first
             )
+            self._claims.inc(fetched.by_claims)
         else:
             fetched = self._fetcher.fetch(asked, own, retries, walk, fresh_first=line.fresh_first, peek=peek)
         line.fresh_first = fetched.only_again
