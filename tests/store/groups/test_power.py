@@ -19,7 +19,7 @@ LIVES = [
 ]
 
 
-# One life takes 0.3 s.
+# A life takes 0.4 s.
 LITE_LIVES = [(seed(), 1), pytest.param(seed(), 60, marks=pytest.mark.proof)]
 
 
