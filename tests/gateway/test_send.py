@@ -286,6 +286,7 @@ def test_message_fields_are_all_looked_at() -> None:
         "replace",
         "max_wait_ms",
         "priority",
+        "lite_topic",
     }
 
 
