@@ -62,9 +62,9 @@ def acknowledged(name: str) -> set[str]:
     return set(gzip.decompress((golden_dir() / f"{name}.acked.txt.gz").read_bytes()).decode().split())
 
 
-def pending_timers(name: str) -> list[dict[str, Any]]:
+def pending_timers(name: str, *, has_receives: bool = False) -> list[dict[str, Any]]:
     """Units of the timers that a 5.x broker would still deliver: those of the wheel's slots, without marks and
-    cancelled units; none of a 4.9 broker.
+    cancelled units; none of a 4.9 broker. `has_receives`: also its own ones for messages received by POP.
     """
     known = {unit["physicalOffset"]: unit for unit in units(name)}
     slots = summary(name).get("timer", {}).get("slots", [])
@@ -73,7 +73,9 @@ def pending_timers(name: str) -> list[dict[str, Any]]:
     return [
         unit
         for unit, magic in in_wheel
-        if not magic & 4 and f"{unit['properties']['REAL_TOPIC']}+{unit['uniqKey']}" not in recalled
+        if not magic & 4
+        and f"{unit['properties']['REAL_TOPIC']}+{unit['uniqKey']}" not in recalled
+        and (has_receives or not unit["properties"]["REAL_TOPIC"].startswith("rmq_sys_REVIVE_LOG_"))
     ]
 
 

@@ -1,5 +1,11 @@
-"""Store directories that a real RocketMQ 5.5.1 wrote, one for each of its engines, with a line for each message."""
+"""Store directories that a real RocketMQ 5.5.1 wrote, one for each of its engines, with a line for each message.
 
+Those in `brokers/` have several engines at once, timers that the engine rolled on, or end with a kill; the settings are
+in the line `end`, and q-540-all is of a broker 5.4.0. A client wrote them with the same kinds of lines as the others:
+topics of each type, levels and timers, transactions, retries, priorities, lite topics, a receive by POP.
+"""
+
+import gzip
 import json
 import os
 import subprocess
@@ -12,6 +18,9 @@ import pytest
 from tests.format.golden import PROJECT
 
 NAMES = ("a-default", "b-timer-rocksdb", "c-cq-rocksdb", "d-trans-rocksdb", "f-lite", "g-config-v2")
+# All of these have their timers in RocksDB, and but for the last one queues, offsets, transactions, index and POP.
+OWN_NAMES = ("n-all-rolled-killed", "k-single", "l-v2-lmq-killed", "q-540-all", "h-timer-killed")
+_OWN = Path(__file__).parent / "brokers"
 Line = dict[str, Any]
 
 
@@ -31,14 +40,19 @@ def golden55_dir() -> Path:
 
 def unpack(name: str, into: Path) -> Path:
     """The store directory, unpacked."""
-    subprocess.run(["tar", "-xzf", str(golden55_dir() / f"{name}.tar.gz"), "-C", str(into)], check=True)
+    folder = _OWN if name in OWN_NAMES else golden55_dir()
+    subprocess.run(["tar", "-xzf", str(folder / f"{name}.tar.gz"), "-C", str(into)], check=True)
     return into / name
 
 
 @cache
 def manifest(name: str) -> tuple[Line, ...]:
     """One line a topic, message, group or offset: `kind`, `topic`, `id`, `key`, `at` and `due` in ms, `state`."""
-    return tuple(map(json.loads, (golden55_dir() / f"{name}.jsonl").read_text().splitlines()))
+    if name in OWN_NAMES:
+        text = gzip.decompress((_OWN / f"{name}.jsonl.gz").read_bytes()).decode()
+    else:
+        text = (golden55_dir() / f"{name}.jsonl").read_text()
+    return tuple(map(json.loads, text.splitlines()))
 
 
 def lines(name: str, *kinds: str) -> list[Line]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from duetime.v1 import consumer_pb2
 from duetime_core.errors import StartupError
-from duetime_core.ondisk import configs, rocksqueues
+from duetime_core.ondisk import brokerconfig, configs, rocksqueues
 from duetime_core.ondisk import rocks as rocks_of
 from duetime_core.ondisk.engines import EngineMissing
 from duetime_core.ondisk.pending import lanes
@@ -201,17 +201,29 @@ def test_cut_rocksdb_is_a_loss_by_name(cut: str, folder: str, tmp_path: Path) ->
     assert (tmp_path / "shard" / "config").exists()
 
 
-def test_cut_writes_are_a_loss_after_a_clean_stop_only(tmp_path: Path) -> None:
-    source = golden55.unpack("c-cq-rocksdb", tmp_path)
-    folder = source / "config" / "consumerOffsets"
-    shutil.rmtree(folder)
-    rocks(folder, default={b"Dc_Normal@g": b'{"offsetTable":{"0":7}}', b"Dc_Normal@h": b'{"offsetTable":{"0":7}}'})
-    writes = max(folder.glob("*.log"), key=lambda path: path.stat().st_size)
-    if writes.stat().st_size:
-        os.truncate(writes, writes.stat().st_size - 5)
-        assert "config/consumerOffsets" in losses(source)["offsets"]
-        (source / "abort").touch()
-        assert losses(source) == {}
+@pytest.mark.parametrize(
+    ("name", "folder", "kinds"),
+    [
+        ("n-all-rolled-killed", "config/consumerOffsets", {"offsets"}),
+        ("n-all-rolled-killed", "config/topics", {"topics"}),
+        ("n-all-rolled-killed", "kvStore", {"pop"}),
+        ("l-v2-lmq-killed", "config/rdb", {"offsets", "topics", "groups"}),
+        ("k-single", "config/metadata", {"offsets", "topics", "groups"}),
+    ],
+)
+def test_cut_writes_are_a_loss(name: str, folder: str, kinds: set[str], tmp_path: Path) -> None:
+    """A kill leaves the log of writes whole. With its last ones cut, the others count if the loss is accepted."""
+    source = golden55.unpack(name, tmp_path)
+    assert losses(source) == {}
+    # After a clean stop the last table has them.
+    files = [*sorted((source / folder).glob("*.sst")), *sorted((source / folder).glob("*.log"))]
+    writes = [path for path in files if path.stat().st_size][-1]
+    os.truncate(writes, writes.stat().st_size - 5)
+    assert losses(source).keys() == kinds
+    assert all(folder in text for text in losses(source).values())
+    import_directory(source, tmp_path / "shard", LEVELS, accept_damage=False, accept_loss=frozenset(kinds))
+    offsets = configs.read(tmp_path / "shard" / "config", configs.CONSUMER_OFFSETS)
+    assert bool((offsets or {}).get("offsetTable")) == ("killed" in name)
 
 
 def test_damaged_queues_in_rocksdb_are_damage_that_the_log_mends(tmp_path: Path) -> None:
@@ -257,8 +269,29 @@ def test_queues_of_a_former_engine_are_no_damage(tmp_path: Path) -> None:
     assert verify(source, LEVELS).damages
 
 
+def test_one_rocksdb_for_all_configs_is_read_as_three(tmp_path: Path) -> None:
+    """With useSingleRocksDBForAllConfigs: the families of one have the content of three."""
+    source = golden55.unpack("c-cq-rocksdb", tmp_path)
+    wanted = brokerconfig.read(source)
+    families = {"consumerOffsets": "consumerOffset", "topics": "topic", "subscriptionGroups": "subscriptionGroup"}
+    content: dict[str, dict[bytes, bytes]] = {"topicVersion": {b"kvDataVersionKey": b'{"counter":11}'}}
+    for folder, family in families.items():
+        with rocks_of.opened(source, f"config/{folder}") as database:
+            content[family] = dict(database.items("default"))
+        shutil.rmtree(source / "config" / folder)
+    rocks(source / "config" / "metadata", default={}, **content)
+    root = imported(source, tmp_path / "shard")
+    assert not (root / "config" / "metadata").exists()
+    found = {name: configs.read(root / "config", name) for name in (configs.TOPICS, configs.GROUPS)}
+    assert (found[configs.TOPICS], found[configs.GROUPS]) == (wanted.topics, wanted.groups)
+    offsets = configs.read(root / "config", configs.CONSUMER_OFFSETS) or {}
+    assert offsets["offsetTable"] == (wanted.offsets or {})["offsetTable"]
+
+
 def test_unknown_engines_are_losses_by_their_names(tmp_path: Path) -> None:
     source = golden55.unpack("a-default", tmp_path)
+    for name in ("shardOffsets.json", "shardOffsets.json.bak", "messageRequestMode.json", "notes.txt"):
+        (source / "config" / name).write_text('{"a":1}')
     rocks(source / "config" / "priorities", default={b"a": b"b"})
     rocks(source / "lanestore", default={}, lanes={b"a": b"b"})
     shutil.rmtree(source / "rocksdbstore")
@@ -268,6 +301,7 @@ def test_unknown_engines_are_losses_by_their_names(tmp_path: Path) -> None:
     (source / "epochFileCheckpoint").touch()
     (source / "newfolder").mkdir()
     kinds = {"config/priorities/default", "lanestore/lanes", "rocksdbstore/later", "dledger", "controller", "newfolder"}
+    kinds |= {"config/shardOffsets.json", "config/shardOffsets.json.bak"}
     assert losses(source).keys() == kinds
     before = files(source)
     report = import_directory(
@@ -278,6 +312,16 @@ def test_unknown_engines_are_losses_by_their_names(tmp_path: Path) -> None:
     assert files(source) == before
     import_directory(source, tmp_path / "shard", LEVELS, accept_damage=False, accept_loss=frozenset(kinds))
     assert (tmp_path / "shard").exists()
+
+
+def test_store_does_not_start_on_unknown_engines(tmp_path: Path) -> None:
+    source = golden55.unpack("a-default", tmp_path)
+    (source / "dledger-n0").mkdir()
+    (source / "dledger-n0" / "data").touch()
+    before = files(source)
+    with pytest.raises(StartupError, match="dledger: the commit log of a DLedger group"):
+        Shard(source, HandClock(), delay_levels=DEFAULT_DELAY_LEVELS)
+    assert {name: content for name, content in files(source).items() if name in before} == before
 
 
 def test_missing_library_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,3 +386,5 @@ async def test_export_has_no_receive_of_a_broker(tmp_path: Path) -> None:
     offsets = configs.read(made / "config", configs.CONSUMER_OFFSETS)
     assert offsets is not None
     assert offsets["offsetTable"]["Da_Normal@Da_g_pop"] == {str(queue): 15 for queue in range(4)}
+    (warning,) = exported.warnings
+    assert "no queues of its lite topics (1 topics of the type LITE)" in warning

@@ -37,7 +37,7 @@ def test_pending_are_those_of_the_manifest(name: str, tmp_path: Path) -> None:
     assert found is not None
     assert found.tolist() == sorted(unit["queueOffset"] for unit in golden.pending_timers(name))
     # The broker counts a mark as minus one.
-    assert len(found) == golden.summary(name)["timer"]["pending"]
+    assert len(golden.pending_timers(name, has_receives=True)) == golden.summary(name)["timer"]["pending"]
 
 
 def test_directory_of_duetime_without_timercheck_has_no_timers_of_a_broker(tmp_path: Path) -> None:

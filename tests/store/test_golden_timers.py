@@ -90,7 +90,7 @@ def waiting(root: Path) -> Waiting:
 
 def test_each_comes_out_once_at_its_time(shard: Shard, name: str) -> None:
     since = shard.store.log.end
-    assert lane_of(shard).pending_count == golden.summary(name)["timer"]["pending"] == expected(name).total()
+    assert lane_of(shard).pending_count == expected(name).total()
     drain(shard)
     assert delivered(shard, since) == expected(name)
     shard.checkpoint()

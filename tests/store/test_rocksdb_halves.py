@@ -1,7 +1,9 @@
 """Half messages of a broker with transactions in RocksDB: open ones are asked about, the others have ended."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from duetime_store.files import configs
 from duetime_store.log.intake import parse
 from duetime_store.offline.export import export_directory
 from duetime_store.offline.summary import summary
+from duetime_store.offline.transfer import import_directory
 from duetime_store.offline.verify import verify
 from duetime_store.transactions.ending import Result
 from duetime_store.writing.staging import Outcome
@@ -48,11 +51,15 @@ def half_ids() -> list[str]:
     return [line["id"] for line in golden55.lines(NAME, "tx") if line["state"] == "half"]
 
 
-def open_ids(root: Path) -> list[str]:
-    """As `duetime store inspect --json` lists them."""
+def listed(root: Path) -> list[dict[str, Any]]:
+    """As by `duetime store inspect --json`."""
     found = halves.described(read(root, LEVELS), listed=True)["messages"]
     assert isinstance(found, list)
-    return [one["uniqKey"] for one in found]
+    return found
+
+
+def open_ids(root: Path) -> list[str]:
+    return [one["uniqKey"] for one in listed(root)]
 
 
 def moved(shard: HalfShard) -> list[Record]:
@@ -96,6 +103,32 @@ def test_open_ones_are_moved_once(shard: HalfShard, root: Path) -> None:
     assert (configs.read(root / "config", configs.STORE) or {})[rocksdbhalves.MOVED] == 15
     shard.checkpoint()
     assert verify(root, LEVELS).damages == []
+
+
+@pytest.mark.parametrize("is_imported", [False, True])
+def test_checks_are_counted_on(root: Path, clock: HandClock, tmp_path: Path, is_imported: bool) -> None:
+    """The broker had asked once; the import leaves its RocksDB behind."""
+    assert {one["checks"] for one in listed(root)} == {1}
+    if is_imported:
+        import_directory(root, tmp_path / "shard", LEVELS, accept_damage=False)
+        root = tmp_path / "shard"
+        assert {one["checks"] for one in listed(root)} == {1}
+    shard = HalfShard(root, clock, delay_levels=DEFAULT_DELAY_LEVELS)
+    for _ in range(2):
+        found = shard.table.find(np.arange(5))
+        assert found.checks.tolist() == [1] * 5
+        shard.reopen()
+        # The whole log is read the second time.
+        (root / "duetimeTransactions").unlink(missing_ok=True)
+    assert {one["checks"] for one in listed(root)} == {1}
+    shard.crash()
+
+
+def test_checks_begin_at_0_without_the_rocksdb(root: Path, clock: HandClock) -> None:
+    shutil.rmtree(root / "rocksdbstore")
+    shard = HalfShard(root, clock, delay_levels=DEFAULT_DELAY_LEVELS)
+    assert shard.table.find(np.arange(5)).checks.tolist() == [0] * 5
+    shard.crash()
 
 
 def test_each_ends_once(shard: HalfShard, root: Path) -> None:

@@ -19,6 +19,7 @@ from duetime_format.names import TIMER_TOPIC
 from duetime_format.properties import decode_properties, encode_properties
 from duetime_format.record import Record
 from duetime_store.offline.export import export_directory
+from duetime_store.offline.transfer import import_directory
 from duetime_store.offline.verify import verify
 
 from tests.format import golden55
@@ -137,7 +138,7 @@ def test_log_decides_without_an_intact_rocksdb(
     damage(root)
     assert waiting(root) == expected()
     shard = opened(root, clock)
-    assert lane_of(shard).pending_count == expected().total() + 3
+    assert lane_of(shard).pending_count == expected().total()
     shard.crash()
 
 
@@ -159,27 +160,68 @@ def test_each_rolled_one_is_delivered_once(root: Path, clock: HandClock) -> None
     assert found == expected()
 
 
-@pytest.mark.parametrize("lost", [1, 500, 20_000])
-def test_torn_log_repeats_and_invents_nothing(root: Path, lost: int) -> None:
-    """Records after the cut are gone; the timers whose copies are gone with them are pending again."""
+def torn(root: Path, lost: int) -> tuple[Waiting, Waiting]:
+    """Cuts the last bytes of the log. Returns the timers left in it, and the cut copies of delivered ones."""
     state = read(root, LEVELS)
-    whole = waiting(root)
-    end = state.end - lost
-    known = {one.position: one for one in records(state.log, state.log.min_position)}
-    copies, timers = Waiting(), Waiting()
-    for position, one in known.items():
-        properties = decode_properties(one.properties)
-        if one.topic == TIMER_TOPIC and position + one.size <= end and "TIMER_DEL_UNIQKEY" not in properties:
+    end, copies, timers = state.end - lost, Waiting(), Waiting()
+    for one in records(state.log, state.log.min_position):
+        properties, is_left = decode_properties(one.properties), one.position + one.size <= end
+        if one.topic == TIMER_TOPIC and is_left and "TIMER_DEL_UNIQKEY" not in properties:
             timers[properties["REAL_TOPIC"], properties["UNIQ_KEY"]] += 1
-        elif one.topic != TIMER_TOPIC and "TIMER_OUT_MS" in properties and position + one.size > end:
+        elif one.topic != TIMER_TOPIC and "TIMER_OUT_MS" in properties and not is_left:
             copies[one.topic, properties["UNIQ_KEY"]] += 1
     data = (root / LOG).read_bytes()
     (root / LOG).write_bytes(data[:end].ljust(len(data), b"\0"))
     (root / "abort").touch()
-    found = waiting(root)
+    return timers, copies
+
+
+def assert_repeats_and_invents_nothing(found: Waiting, whole: Waiting, timers: Waiting, copies: Waiting) -> None:
+    """The timers whose copies are gone are pending again; those of POP never are."""
+    own = {(topic, name) for topic, name in timers if not topic.startswith("rmq_sys_")}
     assert all(count == 1 for count in found.values())
-    assert found.keys() <= timers.keys()
-    assert {*whole, *copies} & {*timers} <= {*found}
+    assert found.keys() <= own
+    assert {*whole, *copies} & own <= {*found}
+
+
+@pytest.mark.parametrize("lost", [1, 500, 20_000])
+def test_torn_log_repeats_and_invents_nothing(root: Path, lost: int) -> None:
+    whole = waiting(root)
+    timers, copies = torn(root, lost)
+    assert_repeats_and_invents_nothing(waiting(root), whole, timers, copies)
+
+
+def started(root: Path, clock: HandClock, name: str) -> Waiting:
+    """Those that a store has at its start on the directory."""
+    clock.wall_ms = golden55.ended_at_ms(name)
+    shard = Shard(root, clock, delay_levels=DEFAULT_DELAY_LEVELS)
+    shard.checkpoint()
+    shard.crash()
+    return waiting(root)
+
+
+@pytest.mark.parametrize("lost", [1, pytest.param(20_000, marks=pytest.mark.proof)])
+def test_log_and_rocksdbs_torn_together_repeat_and_invent_nothing(lost: int, clock: HandClock, tmp_path: Path) -> None:
+    """All engines, rolled, killed: the queues, half messages and timers that are left come from the log."""
+    name = "n-all-rolled-killed"
+    source = golden55.unpack(name, tmp_path)
+    whole = started(shutil.copytree(source, tmp_path / "whole"), clock, name)
+    timers, copies = torn(source, lost)
+    for folder in ("rocksdbstore", "consumequeue"):
+        for path in (*(source / folder).glob("*.sst"), *(source / folder).glob("*.log")):
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    report = import_directory(source, tmp_path / "shard", LEVELS, accept_damage=False)
+    assert (report.damages, report.losses) == ([], [])
+    assert_repeats_and_invents_nothing(started(tmp_path / "shard", clock, name), whole, timers, copies)
+
+
+def test_torn_log_of_a_clean_directory_is_refused(tmp_path: Path) -> None:
+    source = golden55.unpack("k-single", tmp_path)
+    torn(source, 500)
+    (source / "abort").unlink()
+    report = import_directory(source, tmp_path / "shard", LEVELS, accept_damage=False)
+    assert report.damages
+    assert not (tmp_path / "shard").exists()
 
 
 @pytest.mark.parametrize("is_half_used", [False, True])

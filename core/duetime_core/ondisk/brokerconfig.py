@@ -3,6 +3,7 @@
     config/consumerOffset.json, topics.json, subscriptionGroup.json     the default
     config/lmqConsumerOffset.json                                       offsets, with enableLmq
     config/consumerOffsets, topics, subscriptionGroups                  RocksDB, with storeType=defaultRocksDB
+    config/metadata                                                     the same, with useSingleRocksDBForAllConfigs
     config/rdb                                                          RocksDB, with configManagerVersion=v2
 
 A broker whose settings have changed leaves the earlier ones. The one written last counts.
@@ -22,7 +23,15 @@ from duetime_format.errors import Damaged
 from duetime_format.names import SYSTEM_PREFIXES
 
 from duetime_core.ondisk import configs, rocks
-from duetime_core.ondisk.engines import ALL_FOLDER, GROUPS_FOLDER, OFFSETS_FOLDER, TOPICS_FOLDER, Loss
+from duetime_core.ondisk.engines import (
+    ALL_FOLDER,
+    GROUPS_FOLDER,
+    OFFSETS_FOLDER,
+    SINGLE_FAMILIES,
+    SINGLE_FOLDER,
+    TOPICS_FOLDER,
+    Loss,
+)
 from duetime_core.ondisk.state import LMQ_PREFIX
 
 OFFSET_TABLE, TOPIC_TABLE, LITE_TABLE = "offsetTable", "topicConfigTable", "lmqOffsetTable"
@@ -51,7 +60,7 @@ class BrokerConfig:
 def engines(root: Path) -> list[str]:
     """The places other than the default that have offsets, topics or groups."""
     config = root / "config"
-    folders = [OFFSETS_FOLDER, TOPICS_FOLDER, GROUPS_FOLDER, ALL_FOLDER]
+    folders = [OFFSETS_FOLDER, TOPICS_FOLDER, GROUPS_FOLDER, SINGLE_FOLDER, ALL_FOLDER]
     found = [name for name in folders if rocks.is_rocks(config / name)]
     return [*found, configs.LITE_OFFSETS] if has_lite_offsets(root) else found
 
@@ -68,12 +77,12 @@ def read(root: Path) -> BrokerConfig:
     found, config = BrokerConfig(), root / "config"
     there = engines(root)
     kinds: list[tuple[str, str, str, tuple[str, ...]]] = [
-        ("offsets", configs.CONSUMER_OFFSETS, OFFSET_TABLE, (ALL_FOLDER, OFFSETS_FOLDER, configs.LITE_OFFSETS)),
-        ("topics", configs.TOPICS, TOPIC_TABLE, (ALL_FOLDER, TOPICS_FOLDER)),
-        ("groups", configs.GROUPS, configs.GROUP_TABLE, (ALL_FOLDER, GROUPS_FOLDER)),
+        ("offsets", configs.CONSUMER_OFFSETS, OFFSET_TABLE, (OFFSETS_FOLDER, configs.LITE_OFFSETS)),
+        ("topics", configs.TOPICS, TOPIC_TABLE, (TOPICS_FOLDER,)),
+        ("groups", configs.GROUPS, configs.GROUP_TABLE, (GROUPS_FOLDER,)),
     ]
     for kind, file, table, places in kinds:
-        candidates = [place for place in places if place in there]
+        candidates = [place for place in (ALL_FOLDER, SINGLE_FOLDER, *places) if place in there]
         if (config / file).exists():
             candidates.append(file)
         if not candidates or candidates == [file]:
@@ -110,7 +119,7 @@ def _content(root: Path, place: str, kind: str, table: str) -> dict[str, Any]:
         return loaded.value
     name = f"config/{place}"
     with rocks.opened(root, name) as database:
-        items = list(database.items(_DEFAULT))
+        items = list(database.items(SINGLE_FAMILIES[kind] if place == SINGLE_FOLDER else _DEFAULT))
     readers: Mapping[str, Callable[[list[tuple[bytes, bytes]]], dict[str, Any]]] = (
         {"offsets": _offsets_of_all, "topics": _topics_of_all, "groups": _groups_of_all}
         if place == ALL_FOLDER

@@ -8,6 +8,7 @@
     entry is at or after timercheck's queue offset          pending
     the timer log lacks it, or has it as one to re-queue    pending if its slot is to be read: files of the timer log
     from a slot that was read                               may be cut or missing, and the re-queued one may be lost
+    its topic is rmq_sys_REVIVE_LOG_*: a receive by POP     ended: a store has it as a lease (pops.py)
     all others                                              ended
 
 A mark that cancels another timer (TIMER_DEL_UNIQKEY) has ended, and so has the timer with its UNIQ_KEY, preceded by the
@@ -47,6 +48,7 @@ from duetime_format.units import FILLER_SIZE, Mask, Units
 from duetime_core.ondisk import configs
 from duetime_core.ondisk.files import LogFiles
 from duetime_core.ondisk.folder import Files
+from duetime_core.ondisk.pops import REVIVE_PREFIX
 from duetime_core.ondisk.scan import scan_runs
 
 CHECK_FILE = "config/timercheck"
@@ -87,6 +89,7 @@ _NAMES = tuple(
 _ROWS_AT_ONCE = 4_096
 _SPAN_BYTES_MAX = 4 << 20
 _DELETED = DELETED_KEY.encode() + NAME_END
+_REVIVE = REVIVE_PREFIX.encode()
 _TIMERS = TIMER_TOPIC.encode()
 # Tolerance for brokers' clocks set back.
 _CLOCK_STEP_MS = 600_000
@@ -166,7 +169,9 @@ def are_brokers(files: Files) -> bool:
     return files.exists(CHECK_FILE) or "levels" not in (configs.load_from(files, configs.STORE).value or {})
 
 
-def pending(files: Files, offsets: Ints, units: Units, read: ReadRecord, *, queue: int = 0) -> Ints | None:
+def pending(
+    files: Files, offsets: Ints, units: Units, read: ReadRecord, *, queue: int = 0, has_receives: bool = False
+) -> Ints | None:
     """Offsets of the entries that are pending by a broker's files, ascending. None: no broker wrote the directory.
 
     DueTime's own progress is ignored: every entry written since a handover is pending, also those that DueTime
@@ -176,6 +181,7 @@ def pending(files: Files, offsets: Ints, units: Units, read: ReadRecord, *, queu
     Args:
         offsets, units: all entries of the queue, ascending.
         read: a record's bytes, by log position and size; fewer if it is missing.
+        has_receives: include a broker's own timers for messages received by POP; a store has these as leases instead.
     """
     handover = known_handover(files)
     if handover is None and not are_brokers(files):
@@ -189,7 +195,7 @@ def pending(files: Files, offsets: Ints, units: Units, read: ReadRecord, *, queu
         return offsets[~np.isin(offsets, _marks(offsets[~later], units[~later], read))]
     if queue:
         return offsets[later]
-    found = _pending(files, Check.decode(data), offsets[~later], units[~later], read, end)
+    found = _pending(files, Check.decode(data), offsets[~later], units[~later], read, end, has_receives)
     return np.sort(np.concatenate([offsets[later], found]))
 
 
@@ -199,7 +205,9 @@ def _marks(offsets: Ints, units: Units, read: ReadRecord) -> list[int]:
     return [offset for offset, one in found if one is not None and _DELETED in one.properties]
 
 
-def _pending(files: Files, check: Check, offsets: Ints, units: Units, read: ReadRecord, end: int) -> Ints:
+def _pending(
+    files: Files, check: Check, offsets: Ints, units: Units, read: ReadRecord, end: int, has_receives: bool
+) -> Ints:
     if not len(offsets):
         return offsets
     in_log = log_units(files)
@@ -208,6 +216,7 @@ def _pending(files: Files, check: Check, offsets: Ints, units: Units, read: Read
     put_back = np.isin(units["position"], positions[~is_unread & (in_log["magic"] & _ROLLED > 0)])
     looked_at = to_come | put_back | ~np.isin(units["position"], positions)
     rows = _read_rows(offsets[looked_at], units[looked_at], to_come[looked_at], read)
+    rows = rows[has_receives | ~rows["is_receive"]]
     left = _without_deleted(_without_rolled(rows[rows["is_to_come"] | (rows["out_ms"] >= check.read_at_ms)]))
     found: Ints = left["offset"][~_are_delivered(files, left, end)]
     return found.astype(np.int64)
@@ -228,6 +237,8 @@ _ROW = np.dtype(
         ("is_rolled", "?"),
         ("is_labelled", "?"),
         ("is_mark", "?"),
+        # A receive by POP.
+        ("is_receive", "?"),
         # Pending by the wheel or timercheck, not only by its slot.
         ("is_to_come", "?"),
     ]
@@ -291,7 +302,7 @@ def _row(
     label: bytes | None,
 ) -> tuple[int | bool, ...]:
     out_ms = _number(out)
-    flags = _number(rolls) > 0, label is not None, deleted is not None, is_to_come
+    flags = _number(rolls) > 0, label is not None, deleted is not None, (topic or b"").startswith(_REVIVE), is_to_come
     if deleted is None:
         name = message_id or _other_id(data)
         return offset, position, out_ms, _hash(topic or b"", name, out_ms), hash((name, out_ms)), 0, 0, *flags

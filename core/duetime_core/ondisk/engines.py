@@ -1,8 +1,8 @@
 """The places of RocketMQ's state: the ones read here, and the ones whose loss has to be accepted by name.
 
-KNOWN lists the folders of a store directory, CONFIG those below `config/` and its JSON files, each with the column
-families of a RocketMQ 5.5.1 if it is a RocksDB. Anything else may be an engine of a later release: it is refused by its
-own name, with its contents as far as they can be seen.
+KNOWN lists the folders of a store directory, CONFIG those below `config/`, each with the column families of a
+RocketMQ 5.5.1 if it is a RocksDB, and CONFIG_FILES the JSON files there. Anything else may be an engine of a later
+release: it is refused by its own name, with its contents as far as they can be seen.
 """
 
 import fnmatch
@@ -75,15 +75,28 @@ FILES = {
     "config/tieredStoreMetadata.json": Known("the second tier", loss=_TIERED),
 }
 OFFSETS_FOLDER, TOPICS_FOLDER, GROUPS_FOLDER, ALL_FOLDER = "consumerOffsets", "topics", "subscriptionGroups", "rdb"
+# A family for each, with useSingleRocksDBForAllConfigs.
+SINGLE_FOLDER = "metadata"
+SINGLE_FAMILIES = {"offsets": "consumerOffset", "topics": "topic", "groups": "subscriptionGroup"}
 _VERSIONED = (_DEFAULT, "kvDataVersion", "forbidden")
 CONFIG = {
     OFFSETS_FOLDER: Known("offsets of groups", _VERSIONED),
     TOPICS_FOLDER: Known("topics", _VERSIONED),
     GROUPS_FOLDER: Known("groups", _VERSIONED),
     ALL_FOLDER: Known("offsets of groups, topics, groups", (_DEFAULT,)),
+    SINGLE_FOLDER: Known(
+        "offsets of groups, topics, groups",
+        (_DEFAULT, "forbidden", *(name + part for name in SINGLE_FAMILIES.values() for part in ("", "Version"))),
+    ),
     "users": Known("users: create DueTime's with `duetime users`"),
     "acls": Known("rights: create DueTime's with `duetime grants`"),
 }
+# JSON files below `config/`. Filters and modes of receiving are announced by clients each time.
+_SHARED = (configs.TOPICS, configs.CONSUMER_OFFSETS, configs.GROUPS, configs.DELAY_OFFSETS, configs.LITE_OFFSETS)
+_BROKERS = ("consumerFilter.json", "messageRequestMode.json", "topicQueueMapping.json", "tieredStoreMetadata.json")
+CONFIG_FILES = {*_SHARED, *_BROKERS, pops.ORDERS}
+# DueTime's own.
+_OURS = "duetime*"
 _ORDERED_BY = ("orderedConsumptionLevel", "QUEUE")
 # Folders that belong to the file system or to an operator.
 _PASSED = (".*", "lost+found")
@@ -109,9 +122,17 @@ def survey(root: Path) -> Survey:
     for name, size in files.listed("config"):
         if size == IS_FOLDER:
             _see_folder(root, f"config/{name}", CONFIG.get(name), found)
+        elif _is_unknown(name):
+            found.losses.append(Loss(f"config/{name}", f"a file of {size:,} bytes that this release does not know"))
     found.losses += [known.loss for name, known in FILES.items() if known.loss and files.exists(name)]
     found.losses += _of_files(root)
     return found
+
+
+def _is_unknown(file: str) -> bool:
+    """Whether a file of `config/` is JSON that no known release writes."""
+    name = file.removesuffix(".bak").removesuffix(".tmp")
+    return name.endswith(".json") and name not in CONFIG_FILES and not fnmatch.fnmatchcase(name, _OURS)
 
 
 def _known(table: Mapping[str, Known], name: str) -> Known | None:
@@ -135,6 +156,9 @@ def _see_folder(root: Path, name: str, known: Known | None, found: Survey) -> No
     try:
         with rocks.opened(root, name) as database:
             found.contents[name] = {family: database.count(family) for family in database.families}
+            if database.cut:
+                text = f"the last writes are missing: {database.cut}"
+                found.losses += [Loss(kind, text) for kind in _KINDS.get(name, ())]
     except Damaged as error:
         found.contents[name] = {"damage": error.text}
         _see_damage(name, known, error, found)
@@ -145,17 +169,21 @@ def _see_folder(root: Path, name: str, known: Known | None, found: Survey) -> No
             found.losses.append(Loss(f"{name}/{family}", f"{what}, with {count:,} entries"))
 
 
+# Kinds of state that the log does not have.
+_KINDS = {
+    f"config/{OFFSETS_FOLDER}": ("offsets",),
+    f"config/{TOPICS_FOLDER}": ("topics",),
+    f"config/{GROUPS_FOLDER}": ("groups",),
+    f"config/{ALL_FOLDER}": ("offsets", "topics", "groups"),
+    f"config/{SINGLE_FOLDER}": ("offsets", "topics", "groups"),
+    pops.KEY_VALUES: ("pop",),
+}
+
+
 def _see_damage(name: str, known: Known | None, error: Damaged, found: Survey) -> None:
     """State of the log is found there; other state is lost."""
-    kinds = {
-        f"config/{OFFSETS_FOLDER}": ("offsets",),
-        f"config/{TOPICS_FOLDER}": ("topics",),
-        f"config/{GROUPS_FOLDER}": ("groups",),
-        f"config/{ALL_FOLDER}": ("offsets", "topics", "groups"),
-        pops.KEY_VALUES: ("pop",),
-    }
-    if name in kinds:
-        found.losses += [Loss(kind, error.text) for kind in kinds[name]]
+    if name in _KINDS:
+        found.losses += [Loss(kind, error.text) for kind in _KINDS[name]]
     elif known is None:
         found.losses.append(Loss(name, error.text))
     else:

@@ -314,7 +314,11 @@ def described(state: State, *, listed: bool) -> dict[str, object]:
     counted: dict[str, object] = {"pending": len(found) + len(in_rocksdb)}
     if not listed:
         return counted
-    others = [_described(half.record, rocksdbhalves.KEY[1], half.offset, 0) for half in in_rocksdb]
+    checks = rocksdbhalves.checks_of_state(state) if in_rocksdb else {}
+    others = [
+        _described(half.record, rocksdbhalves.KEY[1], half.offset, checks.get(half.record.position, 0))
+        for half in in_rocksdb
+    ]
     return counted | {"messages": [*(_described_in(state, *row) for row in found), *others]}
 
 

@@ -109,8 +109,8 @@ def may_have_ended(state: State) -> bool:
     return any(queue.topic in _ENDING_TOPICS and queue.max_offset for queue in state.queues.values())
 
 
-def lanes(state: State) -> dict[int, PendingLane]:
-    """All lanes with a queue, by number. Requires a walked log."""
+def lanes(state: State, *, has_receives: bool = False) -> dict[int, PendingLane]:
+    """All lanes with a queue, by number. Requires a walked log. `has_receives`: see brokertimers.pending."""
     levels, found = restored(state), {}
     for (topic, number), queue in sorted(state.queues.items()):
         lane = lane_of(topic, number)
@@ -122,12 +122,12 @@ def lanes(state: State) -> dict[int, PendingLane]:
             progress = Timed(state.places.get(lane, Place(0, -1)), seen.restored_entries)
         else:
             progress = levels[lane]
-        ended = np.union1d(seen.ended_entries, _ended_by_broker(state, lane, queue))
+        ended = np.union1d(seen.ended_entries, _ended_by_broker(state, lane, queue, has_receives))
         found[lane] = PendingLane(lane, state, queue, Marked(progress, ended))
     return found
 
 
-def _ended_by_broker(state: State, lane: int, queue: Queue) -> Ints:
+def _ended_by_broker(state: State, lane: int, queue: Queue, has_receives: bool) -> Ints:
     """Entries of a timer lane that are not pending by a broker's files."""
     if not is_timer_lane(lane) or (lane in state.places and brokertimers.known_handover(state.files) is not None):
         # The marks in units cover entries before the checkpoint.
@@ -135,7 +135,9 @@ def _ended_by_broker(state: State, lane: int, queue: Queue) -> Ints:
     parts = list(queue.read())
     entries = np.concatenate([_NONE, *(part for part, _ in parts)])
     units = joined(units for _, units in parts)
-    pending = brokertimers.pending(state.files, entries, units, state.log.read, queue=place_of(lane)[1])
+    pending = brokertimers.pending(
+        state.files, entries, units, state.log.read, queue=place_of(lane)[1], has_receives=has_receives
+    )
     return _NONE if pending is None else np.setdiff1d(entries, pending)
 
 

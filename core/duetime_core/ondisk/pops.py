@@ -159,7 +159,7 @@ def _mentions(log: LogFiles, base: int) -> bool:
     file, before = log.files[base], b""
     for at in range(base, file.end, _CHUNK_BYTES):
         data = file.read_file(at, _CHUNK_BYTES)
-        if _REVIVE in before + data:
+        if _REVIVE in data or _REVIVE in before + data[: len(_REVIVE)]:
             return True
         if len(data) < _CHUNK_BYTES:
             return False

@@ -1,8 +1,8 @@
 """Reads the RocksDB folders of a broker, never writing there.
 
 RocksDB writes files of its own even into a folder that it opens to read. So it opens a temporary folder of links to the
-files. The log of unflushed writes is replayed in memory. If the broker stopped cleanly, that log has to be whole; after
-a kill it ends with the last whole write.
+files. The log of unflushed writes is replayed in memory. If the broker stopped cleanly, that log has to be whole. A
+kill leaves it whole too; after a power cut it may be cut, and the last whole write counts: `Rocks.cut` says so.
 
 The library is the extra `rocketmq`: it is needed only for directories that keep state in RocksDB.
 """
@@ -60,8 +60,10 @@ def is_empty(folder: Path) -> bool:
 class Rocks:
     """An open RocksDB with all its column families."""
 
-    def __init__(self, database: Any, families: list[str], name: str) -> None:
+    def __init__(self, database: Any, families: list[str], name: str, cut: str = "") -> None:
+        """`cut`: the reason if the last writes are missing."""
         self.families = families
+        self.cut = cut
         self._database = database
         self._name = name
 
@@ -106,18 +108,24 @@ def opened(root: Path, name: str) -> Iterator[Rocks]:
         EngineMissing: the library is not installed.
         Damaged: it can't be read, or lacks a part of its content.
     """
-    is_clean = not (root / "abort").exists()
-    database, families, links = _open(root / name, name, is_clean=is_clean)
+    is_clean, cut = not (root / "abort").exists(), ""
+    try:
+        database, families, links = _open(root / name, name, is_whole=True)
+    except Damaged as error:
+        if is_clean:
+            raise
+        database, families, links = _open(root / name, name, is_whole=False)
+        cut = error.text
     try:
         if is_clean:
             _check_tables(database, links, name)
-        yield Rocks(database, families, name)
+        yield Rocks(database, families, name, cut)
     finally:
         database.close()
         shutil.rmtree(links, ignore_errors=True)
 
 
-def _open(folder: Path, name: str, *, is_clean: bool) -> tuple[Any, list[str], Path]:
+def _open(folder: Path, name: str, *, is_whole: bool) -> tuple[Any, list[str], Path]:
     try:
         from rocksdict import AccessType, DBRecoveryMode, Options, Rdict
     except ImportError:
@@ -128,7 +136,7 @@ def _open(folder: Path, name: str, *, is_clean: bool) -> tuple[Any, list[str], P
             _link(folder, links, name)
             families = Rdict.list_cf(str(links))
             options = Options(raw_mode=True)
-            if is_clean:
+            if is_whole:
                 options.set_wal_recovery_mode(DBRecoveryMode.absolute_consistency())
             each = {family: Options(raw_mode=True) for family in families}
             how = AccessType.read_only(error_if_log_file_exist=False)

@@ -9,20 +9,28 @@
                                                              a store has moved it
     all others                                               open
 
+Checks are counted in RocksDB alone: family `trans` of `rocksdbstore` has a key for each open
+one, i64 position and `@topic@id`, with the value i32 checks, i32 size. Without it they begin at 0.
+
 Source: RocketMQ 5.5.1 TransactionalMessageRocksDBService (transRocksDBEnable, transWriteOriginTransHalfEnable).
 """
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from pathlib import Path
+from struct import Struct
+from typing import Any, NamedTuple
 
 import numpy as np
 from duetime_format import halves, layout, record
 from duetime_format.columns import Ints, Run
 from duetime_format.errors import Damaged
 from duetime_format.names import GIVEN_UP_TOPIC, HALF_TOPIC, ROCKSDB_HALF_TOPIC, ROCKSDB_OP_TOPIC
-from duetime_format.properties import as_text, encode_properties, value_of
+from duetime_format.properties import VALUE_END, as_text, encode_properties, value_of
 from duetime_format.record import Record
 from duetime_format.units import FILLER_SIZE, Units, joined
 
+from duetime_core.ondisk import configs, rocks
+from duetime_core.ondisk.engines import STORE_FOLDER, TRANSACTIONS
 from duetime_core.ondisk.files import LogFiles
 from duetime_core.ondisk.folder import Files
 from duetime_core.ondisk.scan import scan_runs
@@ -37,6 +45,8 @@ _TOPICS = {topic.encode() for topic in (HALF_TOPIC, ROCKSDB_OP_TOPIC, GIVEN_UP_T
 # Tolerance for a broker's clock that was set back.
 _CLOCK_STEP_MS = 600_000
 _DIGITS_MAX = 18
+_POSITION, _COUNT = Struct(">q"), Struct(">i")
+_KEY_MARK = b"@"
 # Id, topic and group.
 _Key = tuple[str, bytes, str]
 
@@ -121,9 +131,46 @@ def _key(found: Record) -> _Key:
     return halves.message_id_of(properties), value_of(properties, _REAL_TOPIC), halves.group_of(properties)
 
 
-def moved_record(found: Record) -> bytes:
+def counted_checks(root: Path) -> dict[int, int]:
+    """Numbers of checks by position of the half record, without those not checked yet.
+
+    Raises:
+        Damaged: RocksDB can't be read.
+        EngineMissing: nor without the library.
+    """
+    found: dict[int, int] = {}
+    if not rocks.is_rocks(root / STORE_FOLDER) or rocks.is_empty(root / STORE_FOLDER):
+        return found
+    with rocks.opened(root, STORE_FOLDER) as database:
+        for key, value in database.items(TRANSACTIONS):
+            if key[_POSITION.size :].startswith(_KEY_MARK) and len(value) >= _COUNT.size:
+                (position,), (count,) = _POSITION.unpack_from(key), _COUNT.unpack_from(value)
+                if count > 0:
+                    found[position] = count
+    return found
+
+
+def known_checks(content: Mapping[str, Any] | None) -> dict[int, int]:
+    """The same from consumerOffset.json, where an import has put them."""
+    found = configs.table_of(content, configs.CHECKS).items()
+    return {int(position): count for position, count in found if position.isdecimal() and type(count) is int}
+
+
+def checks_of_state(state: State) -> dict[int, int]:
+    """The same of a directory, for people; none if they can't be read."""
+    try:
+        found = counted_checks(state.root)
+    except (Damaged, rocks.EngineMissing):
+        found = {}
+    return found or known_checks(configs.load_from(state.files, configs.CONSUMER_OFFSETS).value)
+
+
+def moved_record(found: Record, checks: int = 0) -> bytes:
     """The record of the half topic that represents it from now on."""
-    properties = record.with_crc_mark(record.without_crc_mark(found.properties))
+    properties = record.without_crc_mark(found.properties)
+    if checks > 0:
+        properties = encode_properties({record.CHECK_TIMES: str(checks)}) + VALUE_END + properties
+    properties = record.with_crc_mark(properties)
     return record.encode(
         Record(
             HALF_TOPIC,

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import structlog
 from duetime_core.errors import StartupError
-from duetime_core.ondisk import brokerconfig, engines, pops
+from duetime_core.ondisk import brokerconfig, engines, pops, rocksdbhalves
 from duetime_core.ondisk.engines import Loss
+from duetime_core.ondisk.files import LogFiles
+from duetime_core.ondisk.folder import LocalFiles
 from duetime_format.errors import Damaged
 
 from duetime_store.files import configs
@@ -35,7 +37,7 @@ def adopt(disk: Disk, source: Path, target: Path) -> list[Loss]:
     if offsets is None:
         loaded = configs.load(source / "config", configs.CONSUMER_OFFSETS)
         is_shard = loaded.value is None and (source / "config" / configs.STORE).exists()
-        if loaded.is_ours or is_shard or configs.POPS in (loaded.value or {}):
+        if loaded.is_ours or is_shard or {configs.POPS, configs.CHECKS} & set(loaded.value or ()):
             return losses
         offsets = loaded.value or {}
     try:
@@ -43,11 +45,22 @@ def adopt(disk: Disk, source: Path, target: Path) -> list[Loss]:
     except Damaged as error:
         losses.append(Loss("pop", error.text))
         received = []
-    if received or found.offsets is not None:
+    checks = _checks(source)
+    if received or checks or found.offsets is not None:
         table = configs.table_of(offsets, brokerconfig.OFFSET_TABLE)
         entries = {brokerconfig.OFFSET_TABLE: table, configs.POPS: [pop.to_dict() for pop in received]}
+        entries |= {configs.CHECKS: {str(position): count for position, count in checks.items()}} if checks else {}
         _write(disk, target / "config", configs.CONSUMER_OFFSETS, {**offsets, **entries})
     return losses
+
+
+def _checks(source: Path) -> dict[int, int]:
+    """Checks of transactions; none if they can't be read, which `verify` reports as damage."""
+    try:
+        return rocksdbhalves.counted_checks(source)
+    except Damaged as error:
+        log.warning("checks of transactions can't be read, and begin at 0", fault=error.text)
+        return {}
 
 
 def _write(disk: Disk, config: Path, name: str, content: dict[str, object]) -> None:
@@ -62,12 +75,15 @@ def _write(disk: Disk, config: Path, name: str, content: dict[str, object]) -> N
 def adopt_own(disk: Disk, root: Path) -> None:
     """As `adopt`, for a broker's directory opened by a store: once after each time that a broker has served it.
 
-    Raises: StartupError: a broker's state can't be read.
+    Raises: StartupError: a broker's state can't be read, or is not understood.
     """
     now = engines.fingerprint(root)
     if now and now == engines.known_fingerprint(root):
         return
-    losses = adopt(disk, root, root)
+    is_first = not (root / "config" / configs.STORE).exists() and bool(LogFiles(LocalFiles(root)).files)
+    # Nothing is written before state that is not understood is refused.
+    losses = engines.survey(root).losses if is_first else []
+    losses = losses or adopt(disk, root, root)
     if losses:
         listed = "; ".join(map(str, losses))
         raise StartupError(

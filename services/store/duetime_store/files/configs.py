@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from duetime_core.ondisk.configs import (
+    CHECKS,
     CONSUMER_OFFSETS,
     CRC,
     DELAY_OFFSETS,
@@ -43,6 +44,7 @@ from duetime_core.ondisk.configs import (
 from duetime_store.files.disk import Disk
 
 __all__ = [
+    "CHECKS",
     "CONSUMER_OFFSETS",
     "CRC",
     "DELAY_OFFSETS",

@@ -56,6 +56,8 @@ class GroupOffsets:
         self._rest = dict(content or {})
         # Messages that a broker's groups have received by POP, until `took_over`.
         self.pops = _pops_of(self._rest.pop(configs.POPS, None))
+        # A start has moved their half messages by now.
+        self._rest.pop(configs.CHECKS, None)
         table = self._rest.pop(_TABLE, None)
         self._table = {
             key: configs.numbered(offsets) for key, offsets in (table if isinstance(table, dict) else {}).items()

@@ -4,10 +4,20 @@ Each is written there once more, and an op record of the broker's form ends the 
 broker takes it for open a second time. A kill between the two repeats nothing: the half topic has the message.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 import structlog
 from duetime_core.ondisk.folder import LocalFiles
-from duetime_core.ondisk.rocksdbhalves import KEY, MOVED, RocksdbHalf, moved_record, op_record, open_halves
+from duetime_core.ondisk.rocksdbhalves import (
+    KEY,
+    MOVED,
+    RocksdbHalf,
+    known_checks,
+    moved_record,
+    op_record,
+    open_halves,
+)
 from duetime_format import halves
 from duetime_format.units import Ints
 
@@ -40,16 +50,21 @@ def move_halves(store: Store, directory: StoreDirectory, table: OpenTransactions
     if not found:
         configs.write(directory.disk, directory.config, configs.STORE, {**known, MOVED: queue.max_offset})
         return 0
+    checks = known_checks(configs.read(directory.config, configs.CONSUMER_OFFSETS))
     for at in range(0, len(found), _AT_ONCE):
-        _move(store, table, found[at : at + _AT_ONCE], timeout_ms)
+        _move(store, table, found[at : at + _AT_ONCE], checks, timeout_ms)
     log.info("transactions of RocksDB moved", transactions=len(found))
     return len(found)
 
 
-def _move(store: Store, table: OpenTransactions, found: list[RocksdbHalf], timeout_ms: int) -> None:
+def _move(
+    store: Store, table: OpenTransactions, found: list[RocksdbHalf], checks: Mapping[int, int], timeout_ms: int
+) -> None:
     now_ms = store.clock.now_ms()
     outcome = Outcome([], stored_at_ms=now_ms)
-    store.stage_sent(parse(b"".join(moved_record(half.record) for half in found)), outcome)
+    counts = [checks.get(half.record.position, 0) for half in found]
+    records = (moved_record(half.record, count) for half, count in zip(found, counts, strict=True))
+    store.stage_sent(parse(b"".join(records)), outcome)
     for half in found:
         store.stage_own(op_record(half.record, now_ms))
     groups = [halves.group_of(half.record.properties) for half in found]
@@ -59,6 +74,6 @@ def _move(store: Store, table: OpenTransactions, found: list[RocksdbHalf], timeo
 
     def settled(durable: bool) -> None:
         if durable:
-            table.add(offsets, groups, checks_at_ms, stored_at_ms)
+            table.add(offsets, groups, checks_at_ms, stored_at_ms, np.array(counts, np.int64))
 
     store.staged.settles.append(settled)
