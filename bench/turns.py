@@ -105,11 +105,11 @@ WORK = (
 )
 
 
-def prepare(cluster: DueTime, count: int = STOCK) -> None:
+async def prepare(cluster: DueTime, count: int = STOCK) -> None:
     """Creates the topics, and `count` messages to be received."""
     for topic in TOPICS:
         cluster.make_topic(topic)
-    asyncio.run(stock(cluster.cluster.address, "stock", count))
+    await stock(cluster.cluster.address, "stock", count)
 
 
 async def turn(cluster: DueTime, work: Work) -> dict[str, float]:
@@ -121,7 +121,7 @@ async def turn(cluster: DueTime, work: Work) -> dict[str, float]:
     return spent | {ALL: sum(spent.values())}
 
 
-def compare(base: DueTime, new: DueTime, turns: int, progress: Console) -> dict[str, list[tuple[float, float]]]:
+async def compare(base: DueTime, new: DueTime, turns: int, progress: Console) -> dict[str, list[tuple[float, float]]]:
     """Microseconds per message of the base and of the new one, by row and pair of turns."""
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for work in WORK:
@@ -129,13 +129,21 @@ def compare(base: DueTime, new: DueTime, turns: int, progress: Console) -> dict[
             pair = base, new
             # The order alternates: the first one finds the machine as the other left it.
             order = pair if number % 2 else pair[::-1]
-            spent = {id(one): asyncio.run(turn(one, work)) for one in order}
+            spent = {id(one): await turn(one, work) for one in order}
             # The first turn warms up.
             for name in (*work.services, ALL) if number else ():
                 if name in spent[id(new)]:
                     found[f"{work.name}: {name}"].append((spent[id(base)][name], spent[id(new)][name]))
         progress.print(f"{work.name}: {turns} turns each")
     return found
+
+
+async def measure(base: DueTime, new: DueTime, turns: int, *, has_quotas: bool) -> dict[str, list[tuple[float, float]]]:
+    for cluster in (base, new):
+        await prepare(cluster)
+    if has_quotas:
+        set_quotas(new)
+    return await compare(base, new, turns, Console(stderr=True))
 
 
 def table_of(found: dict[str, list[tuple[float, float]]]) -> Table:
@@ -199,11 +207,8 @@ def main() -> None:
                 cluster.start(Path(root) / name)
                 if cluster is new and arguments.callers:
                     make_caller(Path(root) / name)
-            for cluster in (base, new):
-                prepare(cluster)
-            if arguments.quotas:
-                set_quotas(new)
-            found = compare(base, new, arguments.turns, Console(stderr=True))
+            # One loop for all: gRPC prints an error for each closed one.
+            found = asyncio.run(measure(base, new, arguments.turns, has_quotas=arguments.quotas))
         finally:
             for cluster in (base, new):
                 cluster.stop()

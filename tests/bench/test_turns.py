@@ -1,7 +1,7 @@
 """Two versions side by side: here this one with itself."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,20 +16,20 @@ COUNT = 500
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[DueTime]:
+async def cluster(tmp_path: Path) -> AsyncIterator[DueTime]:
     cluster = DueTime("sync", 2, python=sys.executable)
     cluster.start(tmp_path)
     try:
-        turns.prepare(cluster, COUNT)
+        await turns.prepare(cluster, COUNT)
         yield cluster
     finally:
         cluster.stop()
 
 
 @pytest.mark.proof
-def test_each_row_has_a_pair_for_each_turn(cluster: DueTime, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_row_has_a_pair_for_each_turn(cluster: DueTime, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "WORK", tuple(replace(work, count=COUNT) for work in turns.WORK))
-    found = turns.compare(cluster, cluster, 2, Console(quiet=True))
+    found = await turns.compare(cluster, cluster, 2, Console(quiet=True))
     assert {len(pairs) for pairs in found.values()} == {2}
     assert [name for name in found if name.startswith("delayed")] == [
         f"delayed, and read: {name}" for name in ("gateway", "store", "scheduler", "all")
@@ -38,13 +38,15 @@ def test_each_row_has_a_pair_for_each_turn(cluster: DueTime, monkeypatch: pytest
 
 
 @pytest.mark.proof
-def test_one_process_is_compared_by_sums(cluster: DueTime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_process_is_compared_by_sums(
+    cluster: DueTime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(turns, "WORK", tuple(replace(work, count=COUNT) for work in turns.WORK))
     together = DueTime("sync", 2, together=True)
     together.start(tmp_path / "together")
     try:
-        turns.prepare(together, COUNT)
-        found = turns.compare(cluster, together, 1, Console(quiet=True))
+        await turns.prepare(together, COUNT)
+        found = await turns.compare(cluster, together, 1, Console(quiet=True))
     finally:
         together.stop()
     assert list(found) == [f"{work.name}: all" for work in turns.WORK]
