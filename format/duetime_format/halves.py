@@ -27,7 +27,7 @@ from duetime_format.lanes import place_of
 from duetime_format.levels import DELAY_MS_MAX
 from duetime_format.limits import PROPERTIES_BYTES_MAX
 from duetime_format.names import GIVEN_UP_TOPIC, OP_TOPIC, TIMER_TOPIC
-from duetime_format.properties import NAME_END, VALUE_END, as_text, encode_properties, value_of
+from duetime_format.properties import NAME_END, VALUE_END, as_text, encode_properties, number_of, value_of
 from duetime_format.record import Record
 from duetime_format.replacing import asked_by
 from duetime_format.restore import Unrestorable, target_of
@@ -152,14 +152,12 @@ def message_id_of(properties: bytes) -> str:
 
 def half_of(properties: bytes) -> int | None:
     """The offset of the half message that a record commits or gives up; None: it names none."""
-    text = value_of(properties, _HALF)
-    return int(text) if text.isdigit() and len(text) <= _OFFSET_DIGITS_MAX else None
+    return number_of(value_of(properties, _HALF), _OFFSET_DIGITS_MAX)
 
 
 def checks_of(properties: bytes) -> int:
     """The number of checks of a half message, as written by a broker or a give-up."""
-    text = value_of(properties, _CHECKS)
-    return int(text) if text.isdigit() and len(text) <= _OFFSET_DIGITS_MAX else 0
+    return number_of(value_of(properties, _CHECKS), _OFFSET_DIGITS_MAX) or 0
 
 
 def commits(sys_flag: int, properties: bytes) -> int | None:

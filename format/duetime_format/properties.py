@@ -12,6 +12,8 @@ from collections.abc import Mapping
 
 NAME_END = b"\x01"
 VALUE_END = b"\x02"
+# All such numbers fit in 64 bits.
+NUMBER_DIGITS_MAX = 18
 
 # Java reads a surrogate in UTF-8 as one replacement character, Python as three.
 _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
@@ -58,6 +60,11 @@ def as_text(encoded: bytes) -> str:
         return encoded.decode()
     except UnicodeDecodeError:
         return _SURROGATE.sub("\ufffd".encode(), encoded).decode("utf-8", "replace")
+
+
+def number_of(value: str | bytes | None, digits_max: int = NUMBER_DIGITS_MAX) -> int | None:
+    """The number of a property; None: it is missing, too long, or not of decimal digits alone."""
+    return int(value) if value and value.isascii() and value.isdigit() and len(value) <= digits_max else None
 
 
 def _end_of(encoded: bytes, at: int) -> int:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from duetime_format import layout, record
-from duetime_format.properties import VALUE_END, as_text, value_of
+from duetime_format.properties import VALUE_END, as_text, number_of, value_of
 from duetime_format.record import Record
 
 # The value without a limit by max_wait.
@@ -49,16 +49,15 @@ def asked_by(properties: bytes) -> Asked | None:
         (record.TIMER_DELAY_MS, 1, True),
         (record.TIMER_DELIVER_MS, 1, False),
     ):
-        text = value_of(properties, name.encode())
-        if text.isdigit() and len(text) <= _DIGITS:
-            return Asked(int(text) * scale, is_delay)
+        number = number_of(value_of(properties, name.encode()), _DIGITS)
+        if number is not None:
+            return Asked(number * scale, is_delay)
     return None
 
 
 def latest_of(properties: bytes) -> int | None:
     """The latest due time of a message sent with `replace`; None: it was sent without."""
-    text = value_of(properties, record.UPSERT.encode())
-    return int(text) if text.isdigit() and len(text) <= _DIGITS else None
+    return number_of(value_of(properties, record.UPSERT.encode()), _DIGITS)
 
 
 def request_of(properties: bytes) -> str:

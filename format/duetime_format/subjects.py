@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from duetime_format import record
-from duetime_format.properties import encode_properties, value_of
+from duetime_format.properties import encode_properties, number_of, value_of
 from duetime_format.ranges import RANGE, ranges_of
 
 # Blocks of 8^0 to 8^7 offsets, and one that has all.
@@ -24,7 +24,6 @@ RUNS_MAX = 32
 # Maximum words of one record: 9 KiB of the 32 KiB that properties may take.
 WORDS_MAX = 1_024
 _INDEXED = record.INDEXED.encode()
-_DIGITS_MAX = 18
 
 
 def words_of(topic: str, queue: int, runs: bytes, runs_max: int = RUNS_MAX) -> list[str]:
@@ -48,8 +47,7 @@ def properties_of(words: Iterable[str], since: int) -> bytes:
 
 def since_of(properties: bytes) -> int | None:
     """None: the record was written without words."""
-    value = value_of(properties, _INDEXED)
-    return int(value) if value.isdigit() and len(value) <= _DIGITS_MAX else None
+    return number_of(value_of(properties, _INDEXED))
 
 
 def _blocks(runs: bytes, runs_max: int) -> Iterator[tuple[int, int]]:

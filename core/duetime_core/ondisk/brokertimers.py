@@ -41,7 +41,7 @@ from duetime_format import columns, layout, record
 from duetime_format.columns import Ints, Run
 from duetime_format.errors import Damaged
 from duetime_format.names import TIMER_TOPIC
-from duetime_format.properties import NAME_END
+from duetime_format.properties import NAME_END, number_of
 from duetime_format.record import Record
 from duetime_format.units import FILLER_SIZE, Mask, Units
 
@@ -91,8 +91,6 @@ _SPAN_BYTES_MAX = 4 << 20
 _DELETED = DELETED_KEY.encode() + NAME_END
 _REVIVE = REVIVE_PREFIX.encode()
 _TIMERS = TIMER_TOPIC.encode()
-# Tolerance for brokers' clocks set back.
-_CLOCK_STEP_MS = 600_000
 
 ReadRecord = Callable[[int, int], bytes]
 
@@ -332,7 +330,7 @@ def _record(data: bytes) -> Record | None:
 
 
 def _number(text: bytes | None) -> int:
-    return int(text) if text and text.isdigit() and len(text) <= 18 else 0
+    return number_of(text) or 0
 
 
 def _without_deleted(rows: _Rows) -> _Rows:
@@ -371,7 +369,7 @@ def _are_delivered(files: Files, timers: _Rows, end: int) -> Mask:
     if not len(timers):
         return delivered
     log = LogFiles(files)
-    start = max(log.first_by(int(timers["out_ms"].min()) - _CLOCK_STEP_MS), int(timers["position"].min()))
+    start = max(log.first_by(int(timers["out_ms"].min())), int(timers["position"].min()))
     copies = np.concatenate([np.empty(0, np.int64), *_copies(log, start, end)])
     log.close()
     keys, counts = np.unique(copies[np.isin(copies, timers["key"])], return_counts=True)

@@ -12,6 +12,8 @@ from duetime_format.units import UNIT, UNIT_TYPE, Units
 from duetime_core.ondisk.folder import IS_FOLDER, Files, LocalFiles
 
 _UNITS_AT_ONCE = 65_536
+# Tolerance for clocks: clients date messages, and a broker's clock may have been set back.
+_CLOCK_STEP_MS = 600_000
 # Number of last units kept as they were when a queue's end was found.
 _KEPT_UNITS = 8_192
 
@@ -75,12 +77,12 @@ class LogFiles:
         return file.read_file(position, length) if file else b""
 
     def first_by(self, at_ms: int) -> int:
-        """The first position of the last file whose first record was stored by then."""
+        """The first position of the last file whose first record was stored at least `_CLOCK_STEP_MS` before then."""
         for base in sorted(self.files, reverse=True):
             head = layout.head_of(self.read(base, layout.PREFIX_BYTES))
             if head is None or not head.is_message:
                 continue
-            if int.from_bytes(self.read(base + head.stored_at, 8), "big") <= at_ms:
+            if int.from_bytes(self.read(base + head.stored_at, 8), "big") <= at_ms - _CLOCK_STEP_MS:
                 return base
         return self.min_position
 

@@ -28,7 +28,7 @@ from duetime_format import halves, layout, record
 from duetime_format.columns import Ints, Run
 from duetime_format.errors import Damaged
 from duetime_format.names import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
-from duetime_format.properties import as_text, value_of
+from duetime_format.properties import as_text, number_of, value_of
 from duetime_format.record import Record
 from duetime_format.units import FILLER_SIZE, Mask, Units, joined
 
@@ -46,8 +46,6 @@ PREPARED_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
 
 _HALF = HALF_TOPIC.encode()
 _REAL_TOPIC, _PREPARED = record.REAL_TOPIC.encode(), PREPARED_OFFSET.encode()
-# Tolerance for clients' clocks, which date messages.
-_CLOCK_STEP_MS = 600_000
 
 
 class OpenHalf(NamedTuple):
@@ -170,14 +168,13 @@ def _read(log: LogFiles, position: int, size: int) -> _Half | None:
 
 def _half(found: Record) -> _Half:
     properties = found.properties
-    first = value_of(properties, _PREPARED)
     return _Half(
         found.queue_offset,
         found.position,
         found.size,
         _key(found),
         halves.checks_of(properties),
-        int(first) if first.isascii() and first.isdigit() and len(first) < 19 else None,
+        number_of(value_of(properties, _PREPARED)),
         found.born_at_ms,
         found.stored_at_ms,
         halves.immunity_ms(properties, 0),
@@ -203,7 +200,7 @@ def _start(log: LogFiles, candidates: dict[int, _Half], last: int) -> int:
     after the record that ended it."""
     start = min(half.position for half in candidates.values())
     born_at_ms = [half.born_at_ms for offset, half in candidates.items() if half.is_copy or offset == last]
-    return min(start, log.first_by(min(born_at_ms) - _CLOCK_STEP_MS)) if born_at_ms else start
+    return min(start, log.first_by(min(born_at_ms))) if born_at_ms else start
 
 
 class _Walk:

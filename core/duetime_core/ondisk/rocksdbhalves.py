@@ -25,7 +25,7 @@ from duetime_format import halves, layout, record
 from duetime_format.columns import Ints, Run
 from duetime_format.errors import Damaged
 from duetime_format.names import GIVEN_UP_TOPIC, HALF_TOPIC, ROCKSDB_HALF_TOPIC, ROCKSDB_OP_TOPIC
-from duetime_format.properties import VALUE_END, as_text, encode_properties, value_of
+from duetime_format.properties import VALUE_END, as_text, encode_properties, number_of, value_of
 from duetime_format.record import Record
 from duetime_format.units import FILLER_SIZE, Units, joined
 
@@ -42,9 +42,6 @@ MOVED = "rocksdbHalves"
 _ENDED_AT = b"TRANS_OFFSET"
 _REAL_TOPIC = record.REAL_TOPIC.encode()
 _TOPICS = {topic.encode() for topic in (HALF_TOPIC, ROCKSDB_OP_TOPIC, GIVEN_UP_TOPIC)}
-# Tolerance for a broker's clock that was set back.
-_CLOCK_STEP_MS = 600_000
-_DIGITS_MAX = 18
 _POSITION, _COUNT = Struct(">q"), Struct(">i")
 _KEY_MARK = b"@"
 # Id, topic and group.
@@ -82,7 +79,7 @@ def open_halves(files: Files, offsets: Ints, units: Units, end: int | None = Non
             waiting.add(RocksdbHalf(offset, found))
     if waiting.open:
         stored_at_ms = min(half.record.stored_at_ms for half in waiting.open.values())
-        for item in scan_runs(log, min(min(waiting.open), log.first_by(stored_at_ms - _CLOCK_STEP_MS)), end):
+        for item in scan_runs(log, min(min(waiting.open), log.first_by(stored_at_ms)), end):
             waiting.see(item)
     log.close()
     return [waiting.open[position] for position in sorted(waiting.open)]
@@ -116,9 +113,9 @@ class _Waiting:
 
     def _end(self, found: Record) -> None:
         if found.topic == ROCKSDB_OP_TOPIC:
-            text = value_of(found.properties, _ENDED_AT)
-            if text.isdigit() and len(text) <= _DIGITS_MAX:
-                self.open.pop(int(text), None)
+            ended_at = number_of(value_of(found.properties, _ENDED_AT))
+            if ended_at is not None:
+                self.open.pop(ended_at, None)
         elif found.topic in (HALF_TOPIC, GIVEN_UP_TOPIC):
             for position in self._positions.pop(_key(found), ()):
                 self.open.pop(position, None)

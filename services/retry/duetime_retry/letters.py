@@ -16,7 +16,7 @@ from duetime_format import priority, record
 from duetime_format.attempts import History
 from duetime_format.limits import PROPERTIES_BYTES_MAX
 from duetime_format.names import DLQ_PREFIX, retry_topic
-from duetime_format.properties import decode_properties
+from duetime_format.properties import decode_properties, number_of
 from duetime_format.record import Record
 
 from duetime_retry.copies import OF_ONE_WAY, copied, history_of
@@ -71,13 +71,11 @@ class Letter:
     @property
     def origin(self) -> tuple[int, int]:
         """Queue and offset of its first record; (0, 0): unknown."""
-        queue, _, offset = self.properties.get(record.ORIGIN, "").partition(":")
-        return (int(queue), int(offset)) if _is_number(queue) and _is_number(offset) else (0, 0)
+        return _pair(self.properties.get(record.ORIGIN, "")) or (0, 0)
 
     @property
     def redriven_count(self) -> int:
-        count = self.properties.get(record.REDRIVEN, "")
-        return int(count) if _is_number(count) else 0
+        return number_of(self.properties.get(record.REDRIVEN)) or 0
 
     @property
     def error(self) -> str:
@@ -230,15 +228,17 @@ def _text_of(page: str) -> str:
 
 
 def _place(text: str, page: str) -> tuple[int, int]:
-    queue, _, offset = text.partition(":")
-    if _is_number(queue) and _is_number(offset):
-        return int(queue), int(offset)
-    raise _no_page(page)
+    place = _pair(text)
+    if place is None:
+        raise _no_page(page)
+    return place
 
 
 def _no_page(page: str) -> InvalidArgument:
     return InvalidArgument([Violation("page", f"{page[:64]!r} is not the next_page of an answer in this order")])
 
 
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 18
+def _pair(text: str) -> tuple[int, int] | None:
+    """Queue and offset in `QUEUE:OFFSET`."""
+    queue, offset = map(number_of, text.partition(":")[::2])
+    return None if queue is None or offset is None else (queue, offset)

@@ -33,7 +33,7 @@ from duetime_format.names import (
     TIMER_TOPIC,
     is_system_topic,
 )
-from duetime_format.properties import decode_properties
+from duetime_format.properties import decode_properties, number_of
 from duetime_format.units import are_ended, due_of
 
 from duetime_store.finding.index import IndexFile, may_be_within
@@ -371,7 +371,7 @@ class Finder:
         if state == STORED or not (is_lane or found.topic in _HALF_TOPICS):
             return answer
         answer.message.topic = seen.real_topic
-        answer.message.queue = _number(seen.properties.get(record.REAL_QID, ""))
+        answer.message.queue = number_of(seen.properties.get(record.REAL_QID), 9) or 0
         if number is None:
             return answer
         lane = self._store.lanes[number]
@@ -494,7 +494,3 @@ async def _next(walk: Walk, chain: Iterator[int | None]) -> int:
             return position
         await walk.turn_if_over()
     return -1
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0

@@ -31,7 +31,7 @@ from duetime_format.names import (
     QUARANTINE_TOPIC,
     RETRY_PREFIX,
 )
-from duetime_format.properties import as_text, value_of
+from duetime_format.properties import as_text, number_of, value_of
 from duetime_format.units import due_of
 
 from duetime_store.finding.check_search import last_check
@@ -77,7 +77,6 @@ _ORDER = (
 _FIRST = (ACCEPTED, QUARANTINED, PREPARED, COMMITTED)
 
 Event = consumer_pb2.TraceEvent
-_DIGITS_MAX = 18
 # Topics without receivers.
 _UNREAD = (HALF_TOPIC, GIVEN_UP_TOPIC)
 _LANE_ENTRY = record.LANE_ENTRY.encode()
@@ -302,7 +301,7 @@ class MessageTraces:
         found, place, is_dead = seen.record, _place(seen), seen.real_topic.startswith(DLQ_PREFIX)
         attempts, at_ms = _attempts_of(seen), found.stored_at_ms
         is_redriven = not is_dead and not found.reconsume_times and record.REDRIVEN in seen.properties
-        due_at_ms = _number(seen.properties.get(record.VISIBLE_AT, "")) or due_at_ms
+        due_at_ms = number_of(seen.properties.get(record.VISIBLE_AT)) or due_at_ms
         if is_dead:
             error = _error_of(attempts[-1]) if attempts else None
             life.add(DEAD, at_ms, place, group=group, attempt=_attempt_of(seen), error=error)
@@ -431,7 +430,3 @@ def _group_of(topic: str) -> str:
         if topic.startswith(prefix):
             return topic.removeprefix(prefix)
     return ""
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX else 0

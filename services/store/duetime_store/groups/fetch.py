@@ -19,6 +19,7 @@ import numpy as np
 from duetime_core.logs import sparing
 from duetime_format import record
 from duetime_format.columns import retries, values
+from duetime_format.properties import number_of
 from duetime_format.units import FILLER_SIZE
 
 from duetime_store.groups.groups import Groups
@@ -34,7 +35,6 @@ log = sparing()
 
 _ALL = Filter.parse("")
 _RETRY_TOPIC, _VISIBLE_AT = record.RETRY_TOPIC.encode(), record.VISIBLE_AT.encode()
-_I64_DIGITS_MAX = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,7 +364,7 @@ class Fetcher:
         for index, (of_topic, at) in enumerate(zip(topics, times, strict=True)):
             if of_topic != topic:
                 continue
-            visible_at_ms = _number(at)
+            visible_at_ms = number_of(at) or 0
             if visible_at_ms > now_ms:
                 hidden.setdefault((visible_at_ms, attempts[index]), []).append(offsets[index])
             elif fetched.peek or (fetched.given and sum(scanned.sizes[: index + 1]) > fetched.size):
@@ -418,10 +418,6 @@ def by_attempt(offsets: list[int], attempts: list[int]) -> list[tuple[list[int],
     for offset, attempt in zip(offsets, attempts, strict=True):
         found.setdefault(attempt, []).append(offset)
     return [(own, attempt, None) for attempt, own in found.items()]
-
-
-def _number(value: bytes | None) -> int:
-    return int(value) if value and value.isascii() and value.isdigit() and len(value) <= _I64_DIGITS_MAX else 0
 
 
 def _picked(records: bytes, sizes: list[int], indices: list[int]) -> bytes:

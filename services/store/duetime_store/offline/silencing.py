@@ -19,7 +19,7 @@ from dataclasses import replace
 from duetime_core.ondisk.brokertimers import DELETED_KEY, ROLLS
 from duetime_format import limits, record
 from duetime_format.names import HALF_TOPIC
-from duetime_format.properties import NAME_END, VALUE_END, value_of
+from duetime_format.properties import NAME_END, VALUE_END, number_of, value_of
 from duetime_format.record import Record
 
 Part = tuple[bytes, bytes]
@@ -51,7 +51,7 @@ def with_roll(properties: bytes) -> bytes:
     """The same properties, for a record that is put into the timers' queue once more. Unchanged if there is no room."""
     parts = dict(_parts(properties))
     rolls = parts.pop(_ROLLS, b"0")
-    parts = {_ROLLS: b"%d" % (int(rolls) + 1 if rolls.isdigit() and len(rolls) <= 18 else 1), **parts}
+    parts = {_ROLLS: b"%d" % ((number_of(rolls) or 0) + 1), **parts}
     joined = _joined(list(parts.items()))
     marked = record.with_crc_mark(joined) if record.has_crc_mark(properties) else joined
     return marked if len(marked) <= limits.PROPERTIES_BYTES_MAX else properties

@@ -17,7 +17,7 @@ from duetime_core.ondisk.records import message
 from duetime_core.ondisk.state import State
 from duetime_format import layout, record
 from duetime_format.lanes import is_timer_lane
-from duetime_format.properties import decode_properties
+from duetime_format.properties import decode_properties, number_of
 from duetime_format.record import Record
 
 
@@ -38,11 +38,10 @@ def lines(state: State, lanes: dict[int, PendingLane]) -> Iterator[str]:
 
 def _fields(timer: Record, due_at_ms: int) -> dict[str, Any]:
     properties = decode_properties(timer.properties)
-    queue = properties.get(record.REAL_QID, "")
     own = {name: value for name, value in properties.items() if name not in record.RESERVED_PROPERTIES}
     return {
         "topic": properties.get(record.REAL_TOPIC),
-        "queue": int(queue) if queue.isascii() and queue.isdigit() and len(queue) <= 10 else 0,
+        "queue": number_of(properties.get(record.REAL_QID), 10) or 0,
         "dueAtMs": due_at_ms,
         "id": properties.get(record.UNIQ_KEY),
         "keys": properties.get(record.KEYS),
