@@ -1,10 +1,12 @@
 """A shard with half messages, opened without a process around it: its writer's steps are called by hand."""
 
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from typing import Any, cast
 
 import numpy as np
 from duetime.v1 import store_pb2, transactions_pb2
+from duetime_store.metrics import StoreMetrics
 from duetime_store.reading.turns import Turns
 from duetime_store.recovery.recovery import Opened
 from duetime_store.transactions import tablefile
@@ -12,11 +14,18 @@ from duetime_store.transactions.ending import Ending, Result
 from duetime_store.transactions.preparing import Prepared, Preparing
 from duetime_store.transactions.results import Results
 from duetime_store.writing.flusher import Flusher
+from duetime_store.writing.store import Store
+from duetime_store.writing.watch import DiskWatch
+from prometheus_client import CollectorRegistry
 
 from tests.store.conftest import Shard
 from tests.store.transacting import end_of, half, staged_ends
 
-NO_FLUSHER = cast("Flusher", None)
+
+def idle_flusher(store: Store) -> Flusher:
+    """A flusher that is not run: tests flush by hand."""
+    watch, executor, metrics = cast("DiskWatch", None), cast("Executor", None), StoreMetrics(CollectorRegistry())
+    return Flusher(store, watch, executor, store.clock, metrics, sync=True, interval_ms=500)
 
 
 class HalfShard(Shard):
@@ -27,13 +36,10 @@ class HalfShard(Shard):
     def open(self) -> Opened:
         opened = super().open()
         self.table = opened.transactions
-        self.preparing = Preparing(
-            self.store,
-            self.table,
-            NO_FLUSHER,
-            timeout_ms=self.settings.transaction_timeout_ms,
-        )
-        self.ending = Ending(self.store, self.table, Results(self.store, shard=0), NO_FLUSHER, Turns())
+        flusher = idle_flusher(self.store)
+        timeout_ms = self.settings.transaction_timeout_ms
+        self.preparing = Preparing(self.store, self.table, flusher, timeout_ms=timeout_ms)
+        self.ending = Ending(self.store, self.table, Results(self.store, shard=0), flusher, Turns())
         return opened
 
     def prepare(self, *ids: str, **more: Any) -> Prepared:

@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry
 
 from tests.rounds import ONE_IN, some
 from tests.store.conftest import HandClock, ids, log_file
-from tests.store.half_shard import NO_FLUSHER, HalfShard
+from tests.store.half_shard import HalfShard, idle_flusher
 from tests.store.transacting import COMMIT, COMMITTED, GIVEN_UP, OPEN, ROLLBACK, ROLLED_BACK, half
 
 TABLES = (tablefile.FILE, tablefile.BACKUP)
@@ -185,7 +185,7 @@ def test_one_that_has_left_its_queue_is_forgotten(shard: HalfShard) -> None:
     shard.store.halves.queue.trim(shard.store.published_end)
     shard.clock.wall_ms += 61_000
     alarm, metrics = Alarm(ShardClock(shard.clock)), StoreMetrics(CollectorRegistry())
-    giving_up = GivingUp(shard.store, shard.table, alarm, NO_FLUSHER, metrics, keep_ms=60_000)
+    giving_up = GivingUp(shard.store, shard.table, alarm, idle_flusher(shard.store), metrics, keep_ms=60_000)
     assert asyncio.run(giving_up._step())
     assert shard.open_offsets == []
 

@@ -100,20 +100,14 @@ class TopicCalls:
             raise InvalidArgument([Violation("name", f"topic {topic} is the store's own, or a group's")])
         if request.stage == CLOSE:
             self._store.closing.close(topic)
-            await self._durable()
+            # The counts below include everything staged before.
+            await self._flusher.durable()
         elif request.stage == OPEN:
             self._store.closing.open(topic)
         elif request.stage == DELETE:
             async with self._deleting:
                 await self._delete(topic, request.generation)
         return await self._counted(topic)
-
-    async def _durable(self) -> None:
-        """Waits until everything staged is published, so that later counts include it."""
-        durable = self._store.when_durable()
-        if durable is not None:
-            self._flusher.wake()
-            await durable
 
     async def _counted(self, topic: str) -> store_pb2.DeleteStoredTopicResponse:
         known = self._store.queues.deletions.get(topic)
@@ -143,7 +137,7 @@ class TopicCalls:
         known = store.queues.deletions.get(topic)
         if known is None or known.generation < generation:
             store.closing.close(topic)
-            await self._durable()
+            await self._flusher.durable()
             if pending := await self._pending(topic):
                 text = f"{pending} messages of topic {topic} are pending on this shard"
                 raise FailedPrecondition(text, reason="TOPIC_NOT_EMPTY")
@@ -154,7 +148,7 @@ class TopicCalls:
             # A later topic with its name exists: the call comes late.
             return
         await self._readers.end(topic)
-        await self._events_durable()
+        await self._flusher.events_durable()
         await self._topics.fold()
         if not await self._checkpointer.write():
             raise Unavailable(f"topic {topic} is deleted, but its files are not: no checkpoint", reason="TOPIC_LEFT")
@@ -168,13 +162,7 @@ class TopicCalls:
     async def _cancel_retries(self, group: str, topic: str) -> None:
         """Cancels the topic's retries in lanes; durable on return. The group's retries of other topics stay."""
         self._retries.cancel(await self._retries.find(group, lambda names: names.get(record.RETRY_TOPIC) == topic))
-        await self._durable()
-
-    async def _events_durable(self) -> None:
-        durable = self._store.when_events_durable()
-        if durable is not None:
-            self._flusher.wake()
-            await durable
+        await self._flusher.durable()
 
     async def _record(self, topic: str, generation: int) -> None:
         """Writes the deletion to the log; durable on return."""
@@ -185,7 +173,7 @@ class TopicCalls:
         encoded = encode(Record(DELETED_TOPIC, 0, deletion.encode(), with_crc_mark(b""), born_at_ms=now_ms))
         position = store.stage_own(encoded)
         store.staged.settles.append(partial(self._settle, deletion._replace(position=position)))
-        await self._durable()
+        await self._flusher.durable()
 
     def _begins(self, topic: str) -> tuple[int, ...]:
         queues = self._store.queues

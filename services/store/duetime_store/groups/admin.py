@@ -41,7 +41,7 @@ class GroupAdmin:
     ) -> None:
         self._lites = lites
         self._store = store
-        self._wake = flusher.wake
+        self._flusher = flusher
         self._retries = retries
         self._superseding = Superseding(store, groups, offsets, retries, flusher, turns)
         self._turns = turns
@@ -217,17 +217,10 @@ class GroupAdmin:
         # A later group of this name must not get messages that this one handled: copies in lanes end, and those in
         # %RETRY%group count as read. Its leases are gone, so no copy follows the staged ones.
         self._store.stage_events()
-        await self._durable()
+        await self._flusher.durable()
         self._retries.cancel(await self._retries.find(request.name))
-        await self._durable()
+        await self._flusher.durable()
         back = retry_topic(request.name)
         ends = {queue.queue: queue.max_offset for queue in self._store.queues.of_topic(back)}
         await self._offsets.delete(request.name, {back: ends} if ends else {})
         await forget(request.name)
-
-    async def _durable(self) -> None:
-        """Waits until everything staged is published."""
-        durable = self._store.when_durable()
-        if durable is not None:
-            self._wake()
-            await durable

@@ -52,11 +52,9 @@ class GroupKeeper:
         captured = snapshot.capture(self._groups.progress, self._groups.gone, offset)
 
         async def write() -> None:
-            durable = self._store.when_events_durable() if self._flusher.is_running else None
-            if durable is not None:
-                self._flusher.wake()
+            if self._flusher.is_running:
                 try:
-                    await durable
+                    await self._flusher.events_durable()
                 except DueTimeError as error:
                     raise OSError(f"events of groups are not stored: {error}") from error
             run = asyncio.get_running_loop().run_in_executor

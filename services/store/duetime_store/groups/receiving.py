@@ -159,10 +159,7 @@ class Receiver:
 
     async def durable(self) -> None:
         """Returns once every change of groups so far is durable."""
-        future = self._store.when_events_durable()
-        if future is not None:
-            self._flusher.wake()
-            await future
+        await self._flusher.events_durable()
 
     async def _until_found(self, asked: Asked, take: Callable[[Line, Walk], Fetched]) -> bool:
         """Fetches at each turn of this call, until it finds something or its time is over."""

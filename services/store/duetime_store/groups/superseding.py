@@ -19,7 +19,7 @@ from duetime_format import record
 from duetime_format.errors import Damaged
 from duetime_format.events import Key
 from duetime_format.names import is_group_topic, retry_topic
-from duetime_format.properties import decode_properties
+from duetime_format.properties import decode_properties, number_of
 from duetime_format.units import FILLER_SIZE
 
 from duetime_store.groups.groups import Groups
@@ -33,7 +33,6 @@ from duetime_store.writing.store import Store
 
 # Units read at once, and records read between two reads of the clock.
 _PIECE, _LOOK = 4_096, 32
-_I64_DIGITS_MAX = 18
 
 
 class Superseded:
@@ -55,12 +54,10 @@ class Superseded:
     def judge(self, properties: Mapping[str, str]) -> bool:
         if properties.get(record.RETRY_TOPIC) != self.topic:
             return False
-        queue, _, offset = properties.get(record.ORIGIN, "").partition(":")
-        if not (_is_number(queue) and _is_number(offset)) or int(queue) not in self._to:
+        queue, offset = map(number_of, properties.get(record.ORIGIN, "").partition(":")[::2])
+        if queue is None or offset is None or queue not in self._to or offset < self._to[queue]:
             return False
-        if int(offset) < self._to[int(queue)]:
-            return False
-        self._origins.add((int(queue), int(offset)))
+        self._origins.add((queue, offset))
         return True
 
 
@@ -117,7 +114,7 @@ class Superseding:
         self._groups = groups
         self._offsets = offsets
         self._retries = retries
-        self._wake = flusher.wake
+        self._flusher = flusher
         self._turns = turns
 
     async def find(self, superseded: Superseded, marks: Marks | None = None) -> Found:
@@ -144,8 +141,8 @@ class Superseding:
                     if was_there and superseded.judge(properties):
                         due.superseded.append(offset)
                     elif properties.get(record.RETRY_TOPIC) == topic:
-                        at = properties.get(record.VISIBLE_AT, "")
-                        due.staying.append((offset, int(at) if _is_number(at) else 0, copy.reconsume_times + 1))
+                        at_ms = number_of(properties.get(record.VISIBLE_AT)) or 0
+                        due.staying.append((offset, at_ms, copy.reconsume_times + 1))
                     if count % _LOOK == 0:
                         await walk.turn_if_over()
                 if due.superseded:
@@ -227,14 +224,7 @@ class Superseding:
 
     async def end_later(self, superseded: Superseded, marks: Marks) -> None:
         """Ends copies that came during the search for earlier ones. Raises: as `prepare`."""
-        durable = self._store.when_durable()
-        if durable is not None:
-            self._wake()
-            await durable
+        await self._flusher.durable()
         found = await self.find(superseded, marks)
         self.prepare(found)
         self.end(found, superseded.group)
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= _I64_DIGITS_MAX

@@ -73,10 +73,7 @@ class Cancelling:
         for _ in range(ROUNDS_MAX):
             await self._targets.find([targets[index] for index in left])
             left = self._end(targets, results, left)
-            self._flusher.wake()
-            durable = self._store.when_durable()
-            if durable is not None:
-                await durable
+            await self._flusher.durable()
             if not left:
                 break
             for index in left:

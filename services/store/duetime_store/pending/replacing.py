@@ -102,7 +102,7 @@ class Replacing:
             failed = Result(fault=fault_of(error))
             jobs = [failed if isinstance(job, Upserting) else job for job in jobs]
         results = await self._work_all(jobs)
-        await self._durable()
+        await self._flusher.durable()
         self._count(request.replacements, results)
         return store_pb2.ReplaceResponse(results=results)
 
@@ -129,7 +129,7 @@ class Replacing:
                 left = [one for one in left if one[0] not in errors]
         unsure = {index: one for index, one in errors.items() if isinstance(one, UnsureEnd)}
         if unsure:
-            await self._durable()
+            await self._flusher.durable()
             for index, named in (await self._end_names.named(unsure)).items():
                 again = self._repeated_after_replacement(jobs[index], unsure[index].ended, named)
                 if again is None:
@@ -182,7 +182,7 @@ class Replacing:
         targets = [job.target for job in jobs if isinstance(job, Rescheduling)]
         if targets or any(self._keys.knows(job.name) for job in upserts):
             # The repeated or replaced record is staged, and can be found once it is published.
-            await self._durable()
+            await self._flusher.durable()
         if upserts:
             await self._keys.learn([job.name for job in upserts])
         for job in jobs:
@@ -191,12 +191,6 @@ class Replacing:
                 job.rounds += 1
         if targets:
             await self._targets.find(targets)
-
-    async def _durable(self) -> None:
-        self._flusher.wake()
-        durable = self._store.when_durable()
-        if durable is not None:
-            await durable
 
     # --- reschedules ------------------------------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ class RetryEnding:
             response.ended_count = self._retries.cancel(found)
         else:
             failed = await self._hasten(found, response)
-        await self._durable()
+        await self._flusher.durable()
         response.gone_count = count - response.ended_count - failed
         return response
 
@@ -69,9 +69,3 @@ class RetryEnding:
                         failed += error is not None
                     await walk.turn_if_over()
         return failed
-
-    async def _durable(self) -> None:
-        self._flusher.wake()
-        durable = self._store.when_durable()
-        if durable is not None:
-            await durable

@@ -280,10 +280,7 @@ class Cleaner:
             # The entry keeps its place and its due time, and is quarantined then.
             units["position"][index], units["size"][index] = 0, FILLER_SIZE
         self._store.move(queue, offsets, units, records)
-        self._flusher.wake()
-        durable = self._store.when_durable()
-        if durable is not None:
-            await durable
+        await self._flusher.durable()
         self._metrics.retention_moved.inc(len(sizes) - len(damages))
         self._metrics.retention_moved_bytes.inc(len(records))
         await self._clock.sleep(MOVE_PAUSE_MS)

@@ -186,10 +186,7 @@ class Checks:
         self._heard(np.array(request.heard, np.int64))
         unheard = self._table.unheard(np.array(request.unheard, np.int64), self._store.clock.now_ms())
         self._metrics.checks.labels("unheard").inc(len(unheard.offsets))
-        durable = self._store.when_durable()
-        if durable is not None:
-            self._flusher.wake()
-            await durable
+        await self._flusher.durable()
         return store_pb2.ReportChecksResponse()
 
     def _heard(self, offsets: Ints) -> None:

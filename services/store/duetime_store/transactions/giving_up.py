@@ -89,10 +89,7 @@ class GivingUp:
             self._store.gate.check_write()
             part = rows.part(first, stop)
             count = self._stage(part, units[first:stop])
-            durable = self._store.when_durable()
-            if durable is not None:
-                self._flusher.wake()
-                await durable
+            await self._flusher.durable()
             # Other ends may have come first, or the offsets have left the queue.
             self._table.end(part.offsets[~self._store.halves.are_open(part.offsets)])
             self._metrics.given_up.inc(count)

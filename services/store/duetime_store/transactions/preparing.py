@@ -53,10 +53,7 @@ class Preparing:
             text = f"{len(records)} bytes; the limit is {REQUEST_BYTES_MAX}"
             raise InvalidArgument([Violation("records", text)], reason="RECORDS_INVALID")
         prepared = self.stage(records, caller, callers)
-        self._flusher.wake()
-        durable = self._store.when_durable()
-        if durable is not None:
-            await durable
+        await self._flusher.durable()
         return prepared
 
     def stage(self, records: bytes, caller: str = "", callers: Sequence[tuple[str, int]] = ()) -> Prepared:

@@ -76,6 +76,20 @@ class Flusher:
         """Call after staging anything."""
         self._staged.set()
 
+    async def durable(self) -> None:
+        """Returns once everything staged so far is durable and published."""
+        self.wake()
+        durable = self._store.when_durable()
+        if durable is not None:
+            await durable
+
+    async def events_durable(self) -> None:
+        """Returns once every group event so far is durable."""
+        durable = self._store.when_events_durable()
+        if durable is not None:
+            self.wake()
+            await durable
+
     async def run(self) -> None:
         self.is_running = True
         try:
