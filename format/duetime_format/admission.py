@@ -9,17 +9,20 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from duetime_format import limits, policy, priority, record
 from duetime_format.errors import Violation
-from duetime_format.levels import DELAY_MS_MAX, LEVEL_COUNT_MAX, DelayLevels
+from duetime_format.lengths import written
+from duetime_format.levels import DELAY_MAX, DELAY_MS_MAX, LEVEL_COUNT_MAX, DelayLevels
 from duetime_format.names import is_lite_topic, is_name, is_system_topic
 from duetime_format.texts import shown
 
 _UNFIT_IN_WORD = re.compile(r"[\s\x00-\x1f\x7f-\x9f]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Tolerance for due times beyond ten years by the clock of the checking process: the shard's decides.
 CLOCKS_APART_MS = 60_000
 
@@ -290,8 +293,8 @@ def _due(draft: Draft, levels: DelayLevels | None, terms: Terms) -> Iterator[Vio
         highest = levels.highest if levels else LEVEL_COUNT_MAX
         yield Violation("delay_level", f"{level} is below 0; levels are 1 to {highest}, 0 is none")
     elif levels and level and 0 < terms.max_delay_ms < levels.delay_at_most_ms(level):
-        length = f"level {level} is {levels.delay_at_most_ms(level)} ms"
-        yield Violation("delay_level", f"{length}; the limit of topic {draft.topic} is {terms.max_delay_ms} ms")
+        length = f"level {level} is {written(levels.delay_at_most_ms(level))}"
+        yield Violation("delay_level", f"{length}; the limit of topic {draft.topic} is {written(terms.max_delay_ms)}")
     yield from delay_violations("delay_ms", delay_ms, draft.topic, terms.max_delay_ms)
     if deliver_at_ms is not None:
         yield from due_violations("deliver_at_ms", deliver_at_ms, terms.now_ms, draft.topic, terms.max_delay_ms)
@@ -302,9 +305,9 @@ def delay_violations(field: str, delay_ms: int, topic: str, max_delay_ms: int) -
     if delay_ms < 0:
         yield Violation(field, f"{delay_ms} ms is below 0")
     elif delay_ms > DELAY_MS_MAX:
-        yield Violation(field, f"{delay_ms} ms exceeds the limit of {DELAY_MS_MAX} ms (ten years)")
+        yield Violation(field, f"{written(delay_ms)} exceeds the limit of {DELAY_MAX}")
     elif 0 < max_delay_ms < delay_ms:
-        yield Violation(field, f"{delay_ms} ms exceeds the limit of {max_delay_ms} ms for topic {topic}")
+        yield Violation(field, f"{written(delay_ms)} exceeds the limit of {written(max_delay_ms)} for topic {topic}")
 
 
 def due_violations(field: str, due_at_ms: int, now_ms: int, topic: str, max_delay_ms: int) -> Iterator[Violation]:
@@ -313,10 +316,18 @@ def due_violations(field: str, due_at_ms: int, now_ms: int, topic: str, max_dela
     if due_at_ms < 0:
         yield Violation(field, f"{due_at_ms} is below 0; it counts Unix milliseconds")
     elif ahead_ms > DELAY_MS_MAX + CLOCKS_APART_MS:
-        yield Violation(field, f"{due_at_ms} is {ahead_ms} ms ahead; the limit is {DELAY_MS_MAX} ms (ten years)")
+        yield Violation(field, f"{_moment(due_at_ms)} is {written(ahead_ms)} ahead; the limit is {DELAY_MAX}")
     elif 0 < max_delay_ms < ahead_ms:
-        text = f"{due_at_ms} is {ahead_ms} ms ahead; the limit of topic {topic} is {max_delay_ms} ms"
-        yield Violation(field, text)
+        text = f"{written(ahead_ms)} ahead; the limit of topic {topic} is {written(max_delay_ms)}"
+        yield Violation(field, f"{_moment(due_at_ms)} is {text}")
+
+
+def _moment(at_ms: int) -> str:
+    """A time in errors: `2100-01-01T00:00:00.000+00:00`; milliseconds after the year 9999."""
+    try:
+        return (_EPOCH + timedelta(milliseconds=at_ms)).isoformat(timespec="milliseconds")
+    except OverflowError:
+        return f"{at_ms} ms"
 
 
 def _replace(draft: Draft) -> Iterator[Violation]:

@@ -49,6 +49,16 @@ def whole_ms(length: Length) -> int:
     return length_ms.numerator
 
 
+def written(length_ms: int) -> str:
+    """A length in the form that `parse_ms` reads, exactly: `1h30m`, `3660d1ms`, `0ms`."""
+    parts, rest = [], length_ms
+    for unit in ("d", "h", "m", "s", "ms"):
+        count, rest = divmod(rest, _UNIT_MS[unit])
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts) or "0ms"
+
+
 def _unfit(length: object) -> str:
     text = str(length)
     if isinstance(length, str | int | float) and not isinstance(length, bool):

@@ -4,10 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from duetime_format.lengths import written
+
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 LEVEL_COUNT_MAX = 256
 DELAY_MS_MAX = 10 * 366 * 86_400_000
+# The limit in errors.
+DELAY_MAX = f"{written(DELAY_MS_MAX)} (ten years)"
 DELAY_DIGITS_MAX = 12
 
 

@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 import pytest
-from duetime_format.lengths import parse_ms
+from duetime_format.lengths import parse_ms, written
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,3 +43,12 @@ def test_all_else_is_none(text: str) -> None:
 def test_parts_are_summed(parts: dict[str, int]) -> None:
     text = "".join(f"{parts[unit]}{unit}" for unit in MS_OF if unit in parts)
     assert parse_ms(text) == sum(count * MS_OF[unit] for unit, count in parts.items())
+
+
+@given(st.integers(0, 10**15))
+def test_a_written_length_is_read_as_the_same(length_ms: int) -> None:
+    assert parse_ms(written(length_ms)) == length_ms
+
+
+def test_a_written_length_has_no_empty_parts() -> None:
+    assert [written(one) for one in (0, 1, 5_400_000, 316_224_000_001)] == ["0ms", "1ms", "1h30m", "3660d1ms"]

@@ -39,7 +39,7 @@ def test_any_delay_and_due_time_is_kept_to_the_millisecond(cluster: LocalCluster
 def test_ten_years_are_the_most(producer: Producer) -> None:
     receipt = producer.send("far", b"x", delay="3660d")
     assert receipt.deliver_at is not None
-    with pytest.raises(InvalidMessage, match="316224000001 ms exceeds the limit of 316224000000 ms"):
+    with pytest.raises(InvalidMessage, match="3660d1ms exceeds the limit of 3660d"):
         producer.send("far", b"x", delay="316224000001ms")
 
 

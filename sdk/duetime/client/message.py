@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any
 
-from duetime_format.levels import DELAY_MS_MAX
+from duetime_format.lengths import written
+from duetime_format.levels import DELAY_MAX, DELAY_MS_MAX
 
 from duetime.client.admission import NAMES, check, misfit
 from duetime.client.bodies import CONTENT_TYPE, encoded
@@ -128,7 +129,7 @@ def delay_ms(delay: Length, field: str = "delay") -> int:
     """
     length_ms = milliseconds(delay, field, InvalidMessage)
     if length_ms > DELAY_MS_MAX:
-        raise InvalidMessage.of(field, f"{length_ms} ms exceeds the limit of {DELAY_MS_MAX} ms (ten years)")
+        raise InvalidMessage.of(field, f"{written(length_ms)} exceeds the limit of {DELAY_MAX}")
     return length_ms
 
 

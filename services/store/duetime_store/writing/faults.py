@@ -13,7 +13,8 @@ import numpy.typing as npt
 from duetime_format import layout, record, timers
 from duetime_format.columns import holds
 from duetime_format.lanes import LANE_TOPIC_NAMES, level_of
-from duetime_format.levels import DELAY_MS_MAX
+from duetime_format.lengths import written
+from duetime_format.levels import DELAY_MAX, DELAY_MS_MAX
 from duetime_format.limits import (
     BODY_BYTES_MAX,
     PROPERTIES_BYTES_MAX,
@@ -128,7 +129,7 @@ def _add_timers(faults: dict[int, str], intake: Intake, now_ms: int) -> None:
         faults.setdefault(index, f"asks for no due time, or another one than {record.TIMER_OUT_MS}")
     ahead = np.where(values < record.TIMER_OUT_MIN, values, values + 1 - now_ms)
     for at in np.flatnonzero(ahead > DELAY_MS_MAX).tolist():
-        text = f"falls due {ahead[at]} ms ahead; the limit is {DELAY_MS_MAX} ms (ten years)"
+        text = f"falls due {written(int(ahead[at]))} ahead; the limit is {DELAY_MAX}"
         faults.setdefault(int(rows[at]), text)
 
 

@@ -5,7 +5,8 @@ from duetime_core.errors import DueTimeError
 from duetime_format import halves, layout, record
 from duetime_format.columns import values
 from duetime_format.lanes import LANE_TOPICS
-from duetime_format.levels import DELAY_MS_MAX
+from duetime_format.lengths import written
+from duetime_format.levels import DELAY_MAX, DELAY_MS_MAX
 from duetime_format.limits import GROUP_CHARS_MAX, ID_CHARS_MAX
 from duetime_format.names import HALF_TOPIC, is_name
 from duetime_format.properties import as_text
@@ -132,5 +133,5 @@ def _delay_fault(named: list[Text], highest: int, now_ms: int) -> str:
     else:
         ahead_ms = number * 1_000 if name == record.TIMER_DELAY_SEC else number
     if ahead_ms > DELAY_MS_MAX:
-        return f"falls due {ahead_ms} ms ahead; the limit is {DELAY_MS_MAX} ms (ten years)"
+        return f"falls due {written(ahead_ms)} ahead; the limit is {DELAY_MAX}"
     return ""
