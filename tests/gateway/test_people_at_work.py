@@ -7,6 +7,8 @@ from pathlib import Path
 import grpc
 import pytest
 from duetime import AsyncProducer, AsyncPuller, AsyncReceiver, Consumer, Message, PermissionDenied
+from duetime.cli.app import run
+from duetime.client.tokens import TOKEN_VARIABLE
 from duetime.v1 import consumer_pb2, gateway_pb2, transactions_pb2
 from duetime_gateway.face.sends import EncodedRequest
 
@@ -66,6 +68,18 @@ async def test_producers_and_consumers_work_with_no_more_than_their_rights(site:
     async with AsyncReceiver(site.address, "orders", group="other", token=reader) as receiver:
         with pytest.raises(PermissionDenied):
             await receiver.receive(wait="0s")
+
+
+async def test_pull_command_reports_a_missing_right_on_an_empty_topic_too(
+    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, str(await site.people.add("sender", "send topic orders", "manage topic orders")))
+    async with AsyncProducer(site.address) as producer:
+        await producer.send("orders", b"due later", delay="1h")
+        for _ in range(2):
+            assert await asyncio.to_thread(run, ["pull", "orders", "--server", site.address]) == 1
+            assert "has no right" in capsys.readouterr().err
+            await producer.send("orders", b"now")
 
 
 async def _first(puller: AsyncPuller, count: int) -> AsyncIterator[object]:

@@ -110,6 +110,9 @@ async def _pull(
     if follow and sys.stderr.isatty() and not as_json:
         echo(f"duetime: waiting for messages of {topic}; Ctrl-C ends", err=True)
     async with puller:
+        if not follow and all(puller.positions[queue] >= end for queue, end in ends.items()):
+            # Without messages to read, nothing below would find a missing right.
+            await _check_right(address, topic, ends)
         while left and (follow or any(puller.positions[queue] < end for queue, end in ends.items())):
             messages = await puller.poll(min(left, POLL_COUNT), FOLLOW_WAIT if follow else CATCH_UP_WAIT)
             left -= len(messages)
@@ -146,3 +149,14 @@ async def _ends(address: str, topic: str) -> dict[int, int]:
     finally:
         await connection.close()
     return {queue.queue: queue.max_offset for queue in described.queues}
+
+
+async def _check_right(address: str, topic: str, ends: dict[int, int]) -> None:
+    """Reads at the end of a queue. Raises: PermissionDenied: the user has another right to the topic only."""
+    connection = Connection(address)
+    try:
+        for queue, end in list(ends.items())[:1]:
+            request = gateway_pb2.PullRequest(topic=topic, queue=queue, offset=end)
+            await connection.call("Pull", request, CALL_TIMEOUT_S)
+    finally:
+        await connection.close()
