@@ -20,7 +20,7 @@ from duetime_console.api.fields import Asked
 from duetime_console.api.limits import HTTP_CALL_S_MAX
 from duetime_console.api.problems import Problem
 from duetime_console.api.reading import JSON_TYPE, check_accept, checked, key_of, query_of, read_json, token_of
-from duetime_console.callers import host_of
+from duetime_console.callers import caller_of
 from duetime_console.gateway import GatewayError
 
 T = TypeVar("T")
@@ -55,7 +55,7 @@ class Call:
     @property
     def caller(self) -> str:
         """The caller that shares limits: a token's user, or else a host."""
-        return self.token or host_of(self._request.scope)
+        return caller_of(self._request.scope, self.token)
 
     @property
     def message_id(self) -> str:

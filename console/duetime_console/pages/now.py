@@ -4,14 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 from duetime.v1 import gateway_pb2
-from duetime_core.callers import sharer_of
 from duetime_core.errors import Overloaded
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from duetime_console.callers import host_of
+from duetime_console.callers import caller_of
 from duetime_console.gateway import GatewayError
 from duetime_console.overview.pictures import Pictures
 from duetime_console.overview.watch import Watch
@@ -104,8 +103,7 @@ async def live(request: Request) -> Response:
     if not await watch.admits(viewer.token):
         raise GatewayError("PERMISSION_DENIED", "live figures need the right to manage all topics")
     try:
-        caller = sharer_of(viewer.user, host_of(request.scope))
-        return watch.events.stream(caller, viewer.token)
+        return watch.events.stream(caller_of(request.scope, viewer.user), viewer.token)
     except Overloaded as error:
         return PlainTextResponse(f"{error.text}\n", 503, {"retry-after": "30"})
 

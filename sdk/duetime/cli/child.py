@@ -86,7 +86,12 @@ class Child:
             CannotStart: it ended instead; the text is its last log line for the operator.
         """
         log_size = size_of(self.log_path)
-        self._process = self._take_spare() or await self._spawn(self._stdin)
+        spare = self._take_spare()
+        if spare is not None:
+            assert spare.stdin is not None
+            spare.stdin.write(b"\n")
+            spare.stdin.close()
+        self._process = spare or await self._spawn(self._stdin)
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 serves = await _serves(self._process)
@@ -102,13 +107,9 @@ class Child:
             self._spare = await self._spawn(PIPE, {"DUETIME_SPARE": "1"})
 
     def _take_spare(self) -> Process | None:
+        """The spare, for the caller to use or to end; None: there is none, or it has ended."""
         spare, self._spare = self._spare, None
-        if spare is None or spare.returncode is not None:
-            return None
-        assert spare.stdin is not None
-        spare.stdin.write(b"\n")
-        spare.stdin.close()
-        return spare
+        return spare if spare is not None and spare.returncode is None else None
 
     async def _spawn(self, stdin: int, more: Mapping[str, str] | None = None) -> Process:
         environment = self._environment | {"DUETIME_SUPERVISED": "1"} | dict(more or {})
@@ -124,10 +125,9 @@ class Child:
 
     async def stop(self, timeout: float) -> None:
         """Stops it with SIGTERM, or SIGKILL after the timeout (s)."""
-        if self._spare is not None:
-            _send(self._spare, signal.SIGKILL)
-            await self._spare.communicate()
-            self._spare = None
+        if (spare := self._take_spare()) is not None:
+            _send(spare, signal.SIGKILL)
+            await spare.communicate()
         process = self._process
         if process is None or process.returncode is not None:
             return

@@ -26,6 +26,7 @@ from duetime.cli.options import (
     Server,
     Yes,
     check_named,
+    confirm_discard,
     given,
     show_help,
     span,
@@ -210,10 +211,7 @@ def discard(
     """
     criteria = _criteria(since, until, error, tag, key, ids, topic)
     if not (yes or dry_run):
-        if not sys.stdin.isatty():
-            raise typer.BadParameter("dead letters are discarded for good: give --yes, or --dry-run to list them")
-        which = "the dead letters that match the options" if any(criteria.values()) else "ALL dead letters"
-        typer.confirm(f"Discard {which} of {group} for good?", abort=True)
+        confirm_discard("dead letters", group, are_all=not any(criteria.values()), dry_run="list")
     asyncio.run(_end(server, group, criteria, _Job("discard", rate, dry_run, count_max, as_json)))
 
 

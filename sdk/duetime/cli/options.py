@@ -1,6 +1,7 @@
 """Options that several commands share."""
 
 import re
+import sys
 from collections.abc import Callable, Collection
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
@@ -52,6 +53,18 @@ def inherited(context: typer.Context, server: str | None, as_json: bool) -> tupl
     """Server and format of a subcommand: its own options, else those given before its name."""
     before_server, before_json = context.obj
     return server or before_server, as_json or before_json
+
+
+def confirm_discard(messages: str, group: str, *, are_all: bool, dry_run: str) -> None:
+    """Asks before messages of a group are discarded. `dry_run`: the effect of --dry-run.
+
+    Raises:
+        BadParameter: nobody can answer.
+    """
+    if not sys.stdin.isatty():
+        raise typer.BadParameter(f"{messages} are discarded for good: give --yes, or --dry-run to {dry_run} them")
+    which = f"ALL {messages}" if are_all else f"the {messages} that match the options"
+    typer.confirm(f"Discard {which} of {group} for good?", abort=True)
 
 
 def watched(command: _Command) -> _Command:

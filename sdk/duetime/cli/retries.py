@@ -24,6 +24,7 @@ from duetime.cli.options import (
     Server,
     Yes,
     check_named,
+    confirm_discard,
     given,
     inherited,
 )
@@ -130,10 +131,7 @@ def discard_retries(
     server, as_json = inherited(context, server, as_json)
     wanted = _filter(topic, error, ids)
     if not (yes or dry_run):
-        if not sys.stdin.isatty():
-            raise typer.BadParameter("retries are discarded for good: give --yes, or --dry-run to count them")
-        which = "the waiting retries that match the options" if any(wanted.values()) else "ALL waiting retries"
-        typer.confirm(f"Discard {which} of {group} for good?", abort=True)
+        confirm_discard("waiting retries", group, are_all=not any(wanted.values()), dry_run="count")
     asyncio.run(_end(server, group, wanted, dry_run, as_json, discards=True))
 
 

@@ -19,6 +19,16 @@ class MessageView(JsonBody):
         self._message = message
 
     @property
+    def id(self) -> str:
+        """The sender's id; without one, RocketMQ's id of its first record."""
+        return self._message.id
+
+    @property
+    def topic(self) -> str:
+        """The topic of its delivery; for a failed message that of the first one, empty if unknown."""
+        return self._message.topic
+
+    @property
     def body(self) -> bytes:
         """The body as sent, decompressed where necessary. Raises: Damaged."""
         return decompressed(self._message.body, self._message.sys_flag)

@@ -20,15 +20,6 @@ class WaitingRetry(MessageView):
         self._retry = retry
 
     @property
-    def id(self) -> str:
-        return self._message.id
-
-    @property
-    def topic(self) -> str:
-        """The topic of the first delivery."""
-        return self._message.topic
-
-    @property
     def next_at(self) -> datetime:
         """The time of the next delivery, by the server's clock."""
         return moment(self._message.due_at_ms)

@@ -98,16 +98,6 @@ class DeadLetter(MessageView):
         self._letter = letter
 
     @property
-    def id(self) -> str:
-        """The sender's id; without one, RocketMQ's id of its first record."""
-        return self._message.id
-
-    @property
-    def topic(self) -> str:
-        """The topic of the first delivery; empty if unknown."""
-        return self._message.topic
-
-    @property
     def queue(self) -> int:
         """The queue of `topic`; 0 if unknown, as for messages written by a RocketMQ broker."""
         return self._message.queue

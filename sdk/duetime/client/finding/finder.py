@@ -83,10 +83,6 @@ class FoundMessage(MessageView, MessageRef):
         return self._message.id or self.offset_id
 
     @property
-    def topic(self) -> str:
-        return self._message.topic
-
-    @property
     def queue(self) -> int:
         return self._message.queue
 

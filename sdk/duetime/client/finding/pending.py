@@ -18,15 +18,6 @@ class PendingMessage(MessageView, MessageRef):
         self._pending = pending
 
     @property
-    def id(self) -> str:
-        return self._message.id
-
-    @property
-    def topic(self) -> str:
-        """The topic of its delivery."""
-        return self._message.topic
-
-    @property
     def queue(self) -> int:
         """The queue of `topic`."""
         return self._message.queue

@@ -75,10 +75,6 @@ class UndecidedMessage(MessageView, TransactionRef):
         return self._group
 
     @property
-    def topic(self) -> str:
-        return self._message.topic
-
-    @property
     def prepared_at(self) -> datetime:
         """By the server's clock."""
         return moment(self._message.stored_at_ms)
