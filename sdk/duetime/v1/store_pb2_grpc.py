@@ -18,7 +18,7 @@ class StoreStub(object):
 
     Records travel in the on-disk format (docs/storage.md), back to back: the store fills in queue offset, physical
     offset and store time, and takes topic, queue and tags from the record itself. UNAVAILABLE with reason
-    STORE_READ_ONLY: a flush failed; the shard takes no writes until it is restarted.
+    STORE_READ_ONLY: a flush failed; the shard rejects writes until it is restarted.
     """
 
     def __init__(self, channel):
@@ -305,7 +305,7 @@ class StoreServicer(object):
 
     Records travel in the on-disk format (docs/storage.md), back to back: the store fills in queue offset, physical
     offset and store time, and takes topic, queue and tags from the record itself. UNAVAILABLE with reason
-    STORE_READ_ONLY: a flush failed; the shard takes no writes until it is restarted.
+    STORE_READ_ONLY: a flush failed; the shard rejects writes until it is restarted.
     """
 
     def Put(self, request, context):
@@ -1000,7 +1000,7 @@ class Store(object):
 
     Records travel in the on-disk format (docs/storage.md), back to back: the store fills in queue offset, physical
     offset and store time, and takes topic, queue and tags from the record itself. UNAVAILABLE with reason
-    STORE_READ_ONLY: a flush failed; the shard takes no writes until it is restarted.
+    STORE_READ_ONLY: a flush failed; the shard rejects writes until it is restarted.
     """
 
     @staticmethod

@@ -19,7 +19,7 @@ class Liveness:
     """Inspects the lanes on request, and remembers since when each watermark has not moved.
 
     A lane is stuck when one of its entries has been due for `stuck_ms` by its store's clock, and its watermark has not
-    moved for as long by this process's clock. A store that does not answer or takes no writes blocks its lanes by
+    moved for as long by this process's clock. A store that does not answer or rejects writes blocks its lanes by
     itself: these do not count.
     """
 

@@ -140,7 +140,7 @@ class Store:
 
     @property
     def read_only_reason(self) -> str:
-        """The reason for writing nothing until a restart; empty: the shard takes writes."""
+        """The reason for writing nothing until a restart; empty: the shard accepts writes."""
         return self.gate.failed
 
     @property
