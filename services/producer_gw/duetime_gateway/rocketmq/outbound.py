@@ -13,6 +13,8 @@ from duetime_gateway.rocketmq.moments import put_ms
 from duetime_gateway.rocketmq.names import LITE_PROPERTIES
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
 
+# Digits of a time in ten years and more.
+_MS_DIGITS_MAX = 14
 # Reserved properties that RocketMQ's clients look for among a message's own.
 _SHOWN = (record.SHARDING_KEY, record.TRANSACTION_ID)
 
@@ -52,7 +54,10 @@ def received(data: bytes, delivery: Delivery) -> pb.Message:
     entry = view.lane_entry
     # The lane of a retry is not the message's own.
     if entry is not None and record.RETRY_TOPIC not in properties:
-        put_ms(system.delivery_timestamp, entry[2])
+        # As requested: the entry of a time that was past on arrival has the time of the arrival.
+        asked = properties.get(record.TIMER_DELIVER_MS, "")
+        is_time = asked.isdecimal() and len(asked) <= _MS_DIGITS_MAX
+        put_ms(system.delivery_timestamp, int(asked) if is_time else entry[2])
         if system.message_type == pb.NORMAL:
             system.message_type = pb.DELAY
     return message
