@@ -208,6 +208,30 @@ async def test_a_damaged_journal_record_is_reported_and_redelivers(
         assert await store.ack(first) == [OK]
 
 
+@pytest.mark.parametrize("topic", ["", f"%DLQ%{GROUP}"])
+@pytest.mark.parametrize("with_snapshot", [True, False])
+async def test_torn_copy_leaves_its_message_leased(tmp_path: Path, topic: str, with_snapshot: bool) -> None:
+    """A power cut may keep the end of the lease and later records of the copy's queue."""
+    async with Consuming(tmp_path / "store") as store:
+        await store.send("a", "b")
+        got = await store.receive(invisible_ms=LONG_MS)
+        await store.node.parts.checkpointer.write()
+        assert await store.settle(got[0], topic=topic) == [OK]
+        assert await store.settle(got[1], topic=topic) == [OK]
+        copies = store.node.store.queues.find(topic or f"%RETRY%{GROUP}", 0)
+        position, size, _ = copies.read(0, 1)[0].item()
+
+        def tear() -> None:
+            flip(tmp_path / "store" / "commitlog" / ("0" * 20), position + size // 2)
+            if not with_snapshot:
+                (store.settings.data_dir / snapshot.FILE).unlink()
+
+        await store.kill(tear)
+        assert (await store.describe()).queues[0].in_flight == 1
+        await store.clock.advance(LONG_MS)
+        assert ("a", 2) in told(await store.receive())
+
+
 async def test_leases_are_given_again_once_some_have_ended(tmp_path: Path) -> None:
     async with Consuming(tmp_path / "store", leases_max=8) as store:
         await store.send("a", "b", "c")

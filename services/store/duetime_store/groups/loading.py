@@ -7,20 +7,22 @@
 4. If a broker wrote consumerOffset.json last, all messages before its offsets are done: in each queue the later of the
    two counts, and none moves back. That is journaled. Messages that its groups have received by POP become theirs here
    (pops.py).
-5. Leases and dead letters ended by a record that the log lacks are reopened. That is journaled at once, before
-   everything else, since another record now takes that record's place in its queue.
+5. Leases and dead letters ended by a record that the log lacks, or has torn, are reopened. That is journaled at once,
+   before everything else, since another record now takes that record's place in its queue.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import structlog
 from duetime_core.ondisk.gone import GoneLetters
 from duetime_format import record
 from duetime_format.errors import Damaged
-from duetime_format.events import Key
+from duetime_format.events import Key, Letter
+from duetime_format.lanes import lane_of
 from duetime_format.names import GROUPS_TOPIC
-from duetime_format.units import FILLER_SIZE
+from duetime_format.units import FILLER_SIZE, are_ended
 
 from duetime_store.files import configs
 from duetime_store.groups import pops, snapshot
@@ -63,11 +65,15 @@ def load(path: Path, store: Store, offsets: GroupOffsets) -> State:
     queue = store.queues.known(_TOPIC, 0)
     if queue is not None and queue.max_offset:
         replay = Replay(
-            progress, gone, lambda topic, number: _ends(store, topic, number), lambda key: _start(offsets, key)
+            progress,
+            gone,
+            lambda topic, number: _ends(store, topic, number),
+            lambda key: _start(offsets, key),
+            lambda copy: _is_there(store, copy),
         )
         faults += _replay(store, queue, loaded.journal_offset, replay)
     else:
-        replay = Replay(progress, gone, lambda topic, number: (0, 0), lambda key: -1)
+        replay = Replay(progress, gone, lambda topic, number: (0, 0), lambda key: -1, lambda copy: False)
     _fit(store, progress)
     for topic, number in gone.queues():
         gone.keep(topic, number, *_ends(store, topic, number))
@@ -83,6 +89,29 @@ def load(path: Path, store: Store, offsets: GroupOffsets) -> State:
 def _ends(store: Store, topic: str, number: int) -> tuple[int, int]:
     queue = store.queues.known(topic.encode(), number)
     return (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
+
+
+def _is_there(store: Store, copy: Letter) -> bool:
+    """Whether a copy is stored, or was before it left the log. A power cut may keep the event of a copy and later
+    records of its queue, and tear the copy."""
+    topic, number, offset = copy
+    queue = store.queues.known(topic.encode(), number)
+    if queue is None or offset >= queue.max_offset:
+        return False
+    units = queue.read(offset, 1) if offset >= queue.min_offset else ()
+    if not len(units):
+        return True
+    position, size, tags = units[0].item()
+    if size == FILLER_SIZE:
+        # Entries of a lane that have ended leave fillers with their due times.
+        return lane_of(topic, number) is not None and bool(are_ended(np.array([tags]))[0])
+    if position < store.log.min_position:
+        return True
+    try:
+        record.decode(store.read_record(position, size))
+    except Damaged:
+        return False
+    return True
 
 
 def _start(offsets: GroupOffsets, key: Key) -> int:

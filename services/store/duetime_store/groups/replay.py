@@ -35,13 +35,15 @@ class Replay:
         gone: GoneLetters,
         ends: Callable[[str, int], tuple[int, int]],
         start: Callable[[Key], int],
+        is_there: Callable[[Letter], bool],
     ) -> None:
         """`ends`: min and max offset of a topic's queue on the shard; `start`: the offset of an otherwise unknown
-        place; -1: unknown."""
+        place; -1: unknown; `is_there`: whether a copy is stored."""
         self._progress = progress
         self._gone = gone
         self._ends = ends
         self._start = start
+        self._is_there = is_there
         self._places: dict[int, Place] = {}
         self.found = Replayed()
 
@@ -99,10 +101,6 @@ class Replay:
                     self._gone.taken([event.letter])
                 else:
                     self.found.left.append(event.letter)
-
-    def _is_there(self, copy: Letter) -> bool:
-        topic, queue, offset = copy
-        return self._ends(topic, queue)[1] > offset
 
     def _delete(self, group: str) -> None:
         self._progress.delete(group)
