@@ -98,7 +98,9 @@ def _is_there(store: Store, copy: Letter) -> bool:
     queue = store.queues.known(topic.encode(), number)
     if queue is None or offset >= queue.max_offset:
         return False
-    units = queue.read(offset, 1) if offset >= queue.min_offset else ()
+    if offset < queue.min_offset:
+        return True
+    units = queue.read(offset, 1)
     if not len(units):
         return True
     position, size, tags = units[0].item()
