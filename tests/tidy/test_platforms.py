@@ -1,14 +1,17 @@
-"""The client is imported and works on Windows and macOS: modules of some systems alone are behind a guard.
+"""The client is imported and works on Windows and macOS: modules of some systems alone are behind a guard. Pinned
+packages run on every supported Python.
 
 A guard is a `try` that catches the error of a missing name, or an `if` by `hasattr`, `os.name` or `sys.platform`.
 """
 
 import ast
 from collections.abc import Iterator
+from importlib import metadata
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
-from tests.tidy.sources import PACKAGES, files, name, tree
+from tests.tidy.sources import PACKAGES, PROJECT, content, files, name, tree
 
 # Packages of the client's distribution.
 CLIENT = (PACKAGES["duetime"], PACKAGES["duetime_format"])
@@ -129,3 +132,12 @@ def test_rule_finds_forbidden_code(code: str) -> None:
 )
 def test_rule_lets_guards_pass(code: str) -> None:
     assert list(unguarded(ast.parse(code).body)) == []
+
+
+def test_pinned_packages_run_on_the_oldest_supported_python() -> None:
+    """Debian 12 has Python 3.11.2: a package for a later one would make the installation fail there."""
+    pinned = {line.partition("==")[0].lower() for line in content(PROJECT / "constraints.txt").splitlines()}
+    needed = {one.name: one.metadata.get("Requires-Python") or "" for one in metadata.distributions()}
+    own = {name: spec for name, spec in needed.items() if name.lower() in pinned}
+    assert own
+    assert {name: spec for name, spec in own.items() if not SpecifierSet(spec).contains("3.11.2")} == {}
