@@ -56,6 +56,9 @@ class Groups(Gateway):
     def bodies(self, call: str) -> list[bytes]:
         return [body for name, body in self.log if name == call]
 
+    def body_of(self, receipt: bytes) -> bytes:
+        return self._bodies[receipt].body
+
     async def fill(self, topic: str, count: int, queue: int = 0, **fields: Any) -> list[bytes]:
         """Messages `0`, `1`, ... with ids `id-0`, ...; those of other queues than 0 have ids of their own."""
         await self.make_topic(topic, 2)

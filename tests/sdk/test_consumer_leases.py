@@ -192,9 +192,11 @@ async def test_messages_after_a_failed_one_are_given_back(groups: Groups, topic:
         await consumer.run_async()
     assert seen == [b"0", b"1"]
     assert (groups.bodies("ack"), groups.bodies("nack")) == ([b"0"], [b"1"])
-    # A receive may have returned a part of the queue, and the receive on its way the rest.
-    assert set(groups.bodies("return")) == set(groups.bodies("receive")) - {b"0", b"1"}
-    assert not groups.leases
+    # A receive may have returned a part of the queue, and the receive on its way the rest. The store returns messages
+    # after a failed one too, maybe before the consumer's call.
+    returned = {receipt for move in groups.moves if move.not_attempted for receipt in move.receipts}
+    assert {groups.body_of(receipt) for receipt in returned} == set(groups.bodies("receive")) - {b"0", b"1"}
+    assert groups.leases.keys() <= returned
 
 
 @pytest.mark.parametrize("ordered", [True, False])
