@@ -249,7 +249,8 @@ def _value(parameter: ast.arg) -> str:
     if re.fullmatch(r"Iterable\[\w+\] \| str", kind):
         return f"{name} if isinstance({name}, str) else list({name})"
     if re.fullmatch(r"Iterable\[\w+\] \| None", kind):
-        return f"None if {name} is None else list({name})"
+        # One name is a str, as in the asynchronous twin.
+        return f"{name} if {name} is None or isinstance({name}, str) else list({name})"
     assert "Iterable" not in kind, f"{name}: {kind} has no rule"
     return name
 

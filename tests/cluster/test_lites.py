@@ -1,11 +1,22 @@
 """Lite topics by DueTime's own clients: sends, receives, handlers, and the list."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from duetime import AsyncAdmin, AsyncProducer, AsyncReceiver, Consumer, InvalidArgument, InvalidMessage, Message
+from duetime import (
+    AsyncAdmin,
+    AsyncProducer,
+    AsyncReceiver,
+    Consumer,
+    InvalidArgument,
+    InvalidMessage,
+    LeasedMessage,
+    Message,
+    Receiver,
+)
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc
 from duetime_core.serving import make_channel
 from duetime_core.testing import Cluster
@@ -123,4 +134,38 @@ async def test_misused_lite_topics_are_rejected(running: Running) -> None:
     for wrong in ((), ("a b",), [f"n{number}" for number in range(2_001)]):
         with pytest.raises(InvalidArgument, match="lite_topics"):
             AsyncReceiver(running.address, TOPIC, group=GROUP, lite_topics=wrong)
+    async with AsyncReceiver(running.address, "orders", group=GROUP, lite_topics="a") as receiver:
+        with pytest.raises(InvalidArgument, match="lite_topics"):
+            await receiver.receive(wait="1ms")
     assert await running.listed() == []
+
+
+async def test_a_handler_takes_the_messages_of_a_lite_topic_one_by_one(running: Running) -> None:
+    await running.send("room-1")
+    consumer, seen, at_work = Consumer(running.address, group=GROUP), list[str](), 0
+
+    @consumer.handler(TOPIC, lite_topics="room-1")
+    async def handle(message: LeasedMessage) -> None:
+        nonlocal at_work
+        at_work += 1
+        seen.append(f"{at_work} at work: {message.body.decode()}")
+        # Others would begin in this turn of the loop.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        at_work -= 1
+        if len(seen) == 3:
+            consumer.stop()
+
+    async with asyncio.timeout(60):
+        await consumer.run_async()
+    assert seen == [f"1 at work: room-1 {n}" for n in range(3)]
+
+
+async def test_one_lite_topic_may_be_named_by_a_str(running: Running) -> None:
+    await running.send("room-1", count=1)
+
+    def receive() -> list[str]:
+        with Receiver(running.address, TOPIC, group=GROUP, lite_topics="room-1") as receiver:
+            return [one.body.decode() for one in receiver.receive()]
+
+    assert await asyncio.to_thread(receive) == ["room-1 0"]

@@ -271,7 +271,9 @@ class Consumer:
         async with asyncio.TaskGroup() as tasks:
             for topic, handler in self._handlers.items():
                 log.info("consuming %s as %s", topic, self.group)
-                work = Handling(handler, connection, self._stats, ordered, self._stopping, self._fail)
+                # Leases of lite topics are ordered in every group.
+                in_order = ordered or bool(handler.subscription.lite_topics)
+                work = Handling(handler, connection, self._stats, in_order, self._stopping, self._fail)
                 tasks.create_task(work.run(self._drain_s))
 
     def _fail(self, error: BaseException) -> None:

@@ -230,7 +230,7 @@ class Producer(Sending):
         return background.run(
             self._client.send_many(
                 messages if isinstance(messages, str) else list(messages),
-                bodies=None if bodies is None else list(bodies),
+                bodies=bodies if bodies is None or isinstance(bodies, str) else list(bodies),
                 delay=delay,
                 level=level,
                 deliver_at=deliver_at,
@@ -667,7 +667,7 @@ class Receiver(Closing):
             sql=sql,
             max_attempts=max_attempts,
             backoff=backoff,
-            lite_topics=None if lite_topics is None else list(lite_topics),
+            lite_topics=lite_topics if lite_topics is None or isinstance(lite_topics, str) else list(lite_topics),
             timeout=timeout,
             token=token,
             tls=tls,

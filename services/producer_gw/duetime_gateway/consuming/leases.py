@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from duetime_core.callers import sharer
 from duetime_core.clock import Clock
 from duetime_core.defects import outcome
+from duetime_core.errors import InvalidArgument, Violation
 from duetime_core.logs import sparing
 from duetime_core.metadata import Groups
 from duetime_format import limits
@@ -104,6 +105,9 @@ class Leases:
     async def parts(self, receive: Receive, peer: str) -> Parts:
         """The request for each shard with queues of the topic. Raises: DueTimeError: no such topic."""
         places = await self._places.of(receive.topic)
+        if receive.lite_topics and not self._places.is_lite(receive.topic):
+            text = f"are set, but the type of topic {receive.topic} is not `lite`"
+            raise InvalidArgument([Violation("lite_topics", text)])
         caller = sharer(peer)
         group = await self._groups.ensure(receive.group, caller)
         numbers = sorted({shard for shard, _ in places.values()})
