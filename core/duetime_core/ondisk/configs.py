@@ -26,6 +26,8 @@ CONSUMER_OFFSETS = "consumerOffset.json"
 GROUPS = "subscriptionGroup.json"
 # DueTime's own: the settings of the data. RocketMQ ignores it.
 STORE = "duetimeStore.json"
+# DueTime's own: the kinds of losses that an import has accepted.
+ACCEPTED = "duetimeAccepted.json"
 # DueTime's own: durable progress of the index files.
 INDEX = "duetimeIndex.json"
 # Offsets of a broker with lite topics: the form of CONSUMER_OFFSETS.

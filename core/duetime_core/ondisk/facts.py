@@ -57,6 +57,8 @@ class Facts:
     restored: Ints = field(default_factory=lambda: NO_ROWS)
     replaced: Ints = field(default_factory=lambda: NO_ROWS)
     cancelled: Ints = field(default_factory=lambda: NO_ROWS)
+    # Parts of `cancelled`, by record.
+    cancels: list[Ints] = field(default_factory=list)
     # Plans and the store times of their records.
     planned: list[tuple[int, Plan]] = field(default_factory=list)
     deleted: list[Deletion] = field(default_factory=list)
@@ -78,6 +80,8 @@ def facts_of(run: Run, before_ms: int = 0) -> Facts:
                 read(facts, run, index)
             except Damaged as error:
                 facts.damage.append((int(run.positions[index]), f"record of {key[0].decode()}: {error.text}"))
+    if facts.cancels:
+        facts.cancelled = np.concatenate(facts.cancels, axis=1)
     return facts
 
 
@@ -141,7 +145,7 @@ def _cancelled(facts: Facts, run: Run, index: int) -> None:
     rows = np.zeros((5, len(found)), np.int64)
     rows[:3] = found["lane"], found["entry"], found["due"]
     rows[3] = run.positions[index]
-    facts.cancelled = np.concatenate([facts.cancelled, rows], axis=1)
+    facts.cancels.append(rows)
 
 
 def _planned(facts: Facts, run: Run, index: int) -> None:

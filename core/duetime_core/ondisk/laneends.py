@@ -55,7 +55,7 @@ class LaneEnds:
 
 
 class EndsReader:
-    """Takes the facts of a walk through the log. `damaged` has positions with unreadable records.
+    """Takes the facts of a walk through the log.
 
     Restored entries already covered by a checkpoint are left out: before a level's watermark, and up to a timer lane's
     place.
@@ -65,10 +65,8 @@ class EndsReader:
         """`marks`: watermarks by level; `places`: progress of timer lanes."""
         self._marks, self._places = marks or {}, places or {}
         self._found: dict[tuple[int, str], list[Ints]] = {}
-        self.damaged: list[tuple[int, str]] = []
 
     def see(self, facts: Facts) -> None:
-        self.damaged += facts.damage
         for lane, rows in by_lane(facts.restored):
             self._add(lane, "restored", rows[:, self._are_after(lane, rows)])
         for lane, rows in by_lane(facts.replaced):

@@ -82,7 +82,8 @@ def adopt_own(disk: Disk, root: Path) -> None:
         return
     is_first = not (root / "config" / configs.STORE).exists() and bool(LogFiles(LocalFiles(root)).files)
     # Nothing is written before state that is not understood is refused.
-    losses = engines.survey(root).losses if is_first else []
+    accepted = frozenset(configs.table_of(configs.read(root / "config", configs.ACCEPTED), "kinds"))
+    losses = engines.refused(engines.survey(root).losses, accepted) if is_first or now else []
     losses = losses or adopt(disk, root, root)
     if losses:
         listed = "; ".join(map(str, losses))

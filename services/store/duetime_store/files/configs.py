@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from duetime_core.ondisk.configs import (
+    ACCEPTED,
     CHECKS,
     CONSUMER_OFFSETS,
     CRC,
@@ -44,6 +45,7 @@ from duetime_core.ondisk.configs import (
 from duetime_store.files.disk import Disk
 
 __all__ = [
+    "ACCEPTED",
     "CHECKS",
     "CONSUMER_OFFSETS",
     "CRC",

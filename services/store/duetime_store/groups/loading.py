@@ -93,7 +93,7 @@ def _ends(store: Store, topic: str, number: int) -> tuple[int, int]:
 
 def _is_there(store: Store, copy: Letter) -> bool:
     """Whether a copy is stored, or was before it left the log. A power cut may keep the event of a copy and later
-    records of its queue, and tear the copy."""
+    records of its queue, and tear the copy. If an earlier start has missed it, a later event opens the lease again."""
     topic, number, offset = copy
     queue = store.queues.known(topic.encode(), number)
     if queue is None or offset >= queue.max_offset:
@@ -107,7 +107,7 @@ def _is_there(store: Store, copy: Letter) -> bool:
     if size == FILLER_SIZE:
         # Entries of a lane that have ended leave fillers with their due times.
         return lane_of(topic, number) is not None and bool(are_ended(np.array([tags]))[0])
-    if position < store.log.min_position:
+    if position < max(store.recovered_from, store.log.min_position):
         return True
     try:
         record.decode(store.read_record(position, size))

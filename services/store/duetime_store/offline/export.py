@@ -59,7 +59,7 @@ from duetime_store.offline.verify import verify
 from duetime_store.queues import queuetable
 from duetime_store.transactions import tablefile
 
-_OURS = (configs.STORE, configs.INDEX, topics.FILE)
+_OURS = (configs.ACCEPTED, configs.STORE, configs.INDEX, topics.FILE)
 _MADE = (
     "commitlog", "consumequeue", "index", "checkpoint", "abort", "timerwheel", "timerlog",
     queuetable.FILE, countfile.FILE, countfile.BACKUP, "timers", tablefile.FILE, tablefile.BACKUP,
@@ -221,7 +221,8 @@ class _Export:
         self._broker = broker
         self._now_ms = now_ms
         # A broker's directory that no store has taken over keeps its receives by POP.
-        self.lanes = lanes(state, has_receives=known_handover(state.files) is None)
+        self._has_receives = known_handover(state.files) is None
+        self.lanes = lanes(state, has_receives=self._has_receives)
         self._lane_export = LaneExport(state, self.lanes, now_ms)
         self._half_export = HalfExport(state, reads_many=broker.has_timers)
         self._target = target
@@ -313,7 +314,8 @@ class _Export:
         units = joined(all_units(queue))
         entries = np.arange(queue.max_offset - len(units), queue.max_offset)
         log = LogFiles(files)
-        found = pending(files, entries, units, log.read, has_receives=True)
+        # Receives that a store has taken over are silenced only where a broker reads.
+        found = pending(files, entries, units, log.read, has_receives=self._has_receives)
         ended = self._state.ends.ends(TIMER_LANE_FIRST)
         left = np.setdiff1d(
             found if found is not None else entries, np.union1d(ended.ended_entries, ended.restored_entries)

@@ -28,6 +28,7 @@ from duetime_core.ondisk.scan import item_end
 from duetime_core.ondisk.state import LMQ_PREFIX, Progress, no_progress
 from duetime_format.levels import DelayLevels
 
+from duetime_store.files import configs
 from duetime_store.files.adopting import adopt
 from duetime_store.files.disk import Disk
 from duetime_store.files.reserve import FILE as RESERVE
@@ -76,6 +77,11 @@ def import_directory(
         copy_files(Disk(), files, temporary, copying)
         if not is_taken_over(source):
             adopt(Disk(), source, temporary)
+        if accept_loss:
+            # The copy has the files of state that its start does without.
+            Disk().make_directory(temporary / "config")
+            kinds: dict[str, object] = {"kinds": dict.fromkeys(sorted(accept_loss), True)}
+            configs.write(Disk(), temporary / "config", configs.ACCEPTED, kinds)
     return report
 
 

@@ -169,6 +169,7 @@ class _Recovery:
             timer_lanes=self._settings.timer_lanes,
         )
         store.published_at_ms = max(self._replay.stored_at_ms, point.stored_at_ms if point else 0)
+        store.recovered_from = self._report.from_position
         self._make_levels(store, point, offsets)
         self._make_timers(store, point)
         load_counts(store.ledger, self._directory.root, point, ends, self._replay.ends, store.lanes)

@@ -97,6 +97,7 @@ class Store:
         self.promises = Promises(clock.clock.monotonic_ms)
         # Records before it are durable (async mode: written; or see promises.py), in their queues and visible.
         self.published_end = log.end
+        self.recovered_from = 0  # the checkpoint that the start trusted covers records before it
         # Start of the published records that rely on promises. None: all are durable.
         self._owed_from: int | None = None
         # Store time of the last record before it.
