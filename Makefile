@@ -61,9 +61,11 @@ java:
 run: $(RUN_STAMP) ## start the cluster on this machine and show delayed messages arrive
 	@exec $(BIN)/duetime up --demo
 
-# Where there is room, the files of tests are in memory: nothing here outlives a test, and proofs run on the disk.
+# Where there is room, the files of tests are in memory: nothing here outlives a test, and proofs run on the disk. Tests
+# make programs too, which containers forbid there.
 IN_MEMORY := $(shell [ "$$(df --output=avail -k /dev/shm 2>/dev/null | tail -n 1)" -ge 8388608 ] 2>/dev/null && \
-  [ "$$(sed -n 's/^MemAvailable: *\([0-9]*\).*/\1/p' /proc/meminfo)" -ge 12582912 ] && echo TMPDIR=/dev/shm)
+  [ "$$(sed -n 's/^MemAvailable: *\([0-9]*\).*/\1/p' /proc/meminfo)" -ge 12582912 ] && \
+  ! grep -q ' /dev/shm .*noexec' /proc/mounts && echo TMPDIR=/dev/shm)
 
 test: setup java ## every test that finds a fault quickly: ten minutes; WORKERS=1 runs them one after the other
 	$(IN_MEMORY) $(BIN)/pytest -n $(or $(WORKERS),3) --dist loadfile --no-loadscope-reorder --randomly-seed=$$($(BIN)/python -m tests.seeds)

@@ -11,7 +11,7 @@ import pytest
 from duetime_core.testing import Cluster, FakeClock
 
 from tests.upgrade import release
-from tests.upgrade.release import FIXTURES
+from tests.upgrade.release import FIXTURES, SAFELY
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def unpack(tmp_path: Path) -> Callable[[str], Path]:
     def unpack_one(name: str) -> Path:
         directory = tmp_path / name
         with tarfile.open(FIXTURES / f"{name}.tar.xz") as packed:
-            packed.extractall(directory, filter="data")
+            packed.extractall(directory, **SAFELY)
         return directory
 
     return unpack_one

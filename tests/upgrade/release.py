@@ -4,12 +4,15 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from typing import Any
 
 VERSION = "0.1.0"
 COMMIT = "814819448defe5415281ffcdbf86951cb13c783f"
 PROJECT = Path(__file__).resolve().parents[2]
 # Data of the release for every later version to open; see make_release.py.
 FIXTURES = Path(__file__).parent / "fixtures" / VERSION
+# Options for unpacking, since Python 3.11.4.
+SAFELY: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 
 
 class NoRelease(Exception):
@@ -35,7 +38,7 @@ def unpack_tree(directory: Path) -> Path:
     archive = directory / "tree.tar"
     subprocess.run(["git", "archive", "--output", str(archive), COMMIT], cwd=PROJECT, check=True)
     with tarfile.open(archive) as packed:
-        packed.extractall(tree, filter="data")
+        packed.extractall(tree, **SAFELY)
     archive.unlink()
     return tree
 

@@ -133,8 +133,8 @@ class Child:
             return
         _send(process, signal.SIGTERM)
         try:
-            async with asyncio.timeout(timeout):
-                await self.ended()
+            # Not `asyncio.timeout`: before Python 3.11.3 it does not work in a task that is being cancelled.
+            await asyncio.wait_for(self.ended(), timeout)
         except TimeoutError:
             echo(f"duetime: {self.name} did not end within {timeout:g} s and is killed", err=True)
             _send(process, signal.SIGKILL)

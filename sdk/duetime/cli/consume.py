@@ -262,10 +262,10 @@ class _Command(asyncio.SubprocessProtocol):
         for number in (signal.SIGTERM, signal.SIGKILL):
             with suppress(ProcessLookupError):
                 os.killpg(self._transport.get_pid(), number)
+            # Not `asyncio.timeout`: before Python 3.11.3 it does not work in a task that is being cancelled.
             with suppress(TimeoutError):
-                async with asyncio.timeout(KILL_AFTER_S):
-                    await self._exited.wait()
-                    return
+                await asyncio.wait_for(self._exited.wait(), KILL_AFTER_S)
+                return
 
 
 def _check_program(command: str) -> None:

@@ -119,8 +119,8 @@ class AsyncTransaction:
     async def _roll_back_after(self, error: BaseException) -> None:
         """Rolls back and lets the error propagate, even if the rollback fails."""
         try:
-            async with asyncio.timeout(None if isinstance(error, Exception) else INTERRUPTED_S):
-                await self.rollback()
+            # Not `asyncio.timeout`: before Python 3.11.3 it does not work in a task that is being cancelled.
+            await asyncio.wait_for(self.rollback(), None if isinstance(error, Exception) else INTERRUPTED_S)
         except DueTimeError as failed:
             error.add_note(f"duetime: not rolled back: {failed}")
         except TimeoutError:
