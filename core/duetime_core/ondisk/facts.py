@@ -12,12 +12,13 @@ A copy is a record that retention has appended again, with its own queue offset 
 those before it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 from duetime_format import deletions, ends, halves, layout, plans
-from duetime_format.columns import Ints, Run
+from duetime_format.columns import Ints, Key, Run
 from duetime_format.deletions import Deletion
 from duetime_format.errors import Damaged
 from duetime_format.lanes import LANE_TOPIC_NAMES, LANE_TOPICS, lane_of
@@ -32,7 +33,10 @@ from duetime_format.names import (
     is_name,
 )
 from duetime_format.plans import Plan
+from duetime_format.record import Record
 from duetime_format.units import Mask
+
+T = TypeVar("T")
 
 _CANCELLED, _PLANS, _DELETED = ((topic.encode(), 0) for topic in (CANCELLED_TOPIC, PLANS_TOPIC, DELETED_TOPIC))
 _TIMERS, _DECIDING = (TIMER_TOPIC.encode(),), (OP_TOPIC.encode(), GIVEN_UP_TOPIC.encode())
@@ -57,8 +61,6 @@ class Facts:
     restored: Ints = field(default_factory=lambda: NO_ROWS)
     replaced: Ints = field(default_factory=lambda: NO_ROWS)
     cancelled: Ints = field(default_factory=lambda: NO_ROWS)
-    # Parts of `cancelled`, by record.
-    cancels: list[Ints] = field(default_factory=list)
     # Plans and the store times of their records.
     planned: list[tuple[int, Plan]] = field(default_factory=list)
     deleted: list[Deletion] = field(default_factory=list)
@@ -74,14 +76,9 @@ def facts_of(run: Run, before_ms: int = 0) -> Facts:
         named, in_lanes = run.entries[0] >= 0, run.within(LANE_TOPIC_NAMES)
         facts.restored = rows[:, named & ~in_lanes]
         facts.replaced = rows[:, named & run.within(_TIMERS)]
-    for key, read in ((_CANCELLED, _cancelled), (_PLANS, _planned), (_DELETED, _deleted)):
-        for index in run.rows(key):
-            try:
-                read(facts, run, index)
-            except Damaged as error:
-                facts.damage.append((int(run.positions[index]), f"record of {key[0].decode()}: {error.text}"))
-    if facts.cancels:
-        facts.cancelled = np.concatenate(facts.cancels, axis=1)
+    facts.cancelled = np.concatenate([NO_ROWS, *_read(run, _CANCELLED, _cancelled, facts.damage)], axis=1)
+    facts.planned = list(_read(run, _PLANS, _planned, facts.damage))
+    facts.deleted = list(_read(run, _DELETED, _deleted, facts.damage))
     return facts
 
 
@@ -140,17 +137,26 @@ def by_lane(rows: Ints) -> Iterator[tuple[int, Ints]]:
         yield lane, rows[1:, lanes == lane]
 
 
-def _cancelled(facts: Facts, run: Run, index: int) -> None:
-    found = ends.decode(run.record(index).body)
-    rows = np.zeros((5, len(found)), np.int64)
-    rows[:3] = found["lane"], found["entry"], found["due"]
-    rows[3] = run.positions[index]
-    facts.cancels.append(rows)
+def _read(run: Run, key: Key, read: Callable[[Record], T], damage: list[tuple[int, str]]) -> Iterator[T]:
+    """The readable records of a queue, each by `read`; adds the others to `damage`."""
+    for found in map(run.record, run.rows(key)):
+        try:
+            yield read(found)
+        except Damaged as error:
+            damage.append((found.position, f"record of {found.topic}: {error.text}"))
 
 
-def _planned(facts: Facts, run: Run, index: int) -> None:
-    facts.planned.append((int(run.stored_at_ms[index]), plans.decode(run.record(index).body)))
+def _cancelled(found: Record) -> Ints:
+    ended = ends.decode(found.body)
+    rows = np.zeros((5, len(ended)), np.int64)
+    rows[:3] = ended["lane"], ended["entry"], ended["due"]
+    rows[3] = found.position
+    return rows
 
 
-def _deleted(facts: Facts, run: Run, index: int) -> None:
-    facts.deleted.append(deletions.decode(run.record(index).body, int(run.positions[index])))
+def _planned(found: Record) -> tuple[int, Plan]:
+    return found.stored_at_ms, plans.decode(found.body)
+
+
+def _deleted(found: Record) -> Deletion:
+    return deletions.decode(found.body, found.position)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from duetime_format import layout, priority, record
-from duetime_format.properties import decode_properties
+from duetime_format.properties import decode_properties, number_of
 from duetime_format.record import Record, host_text
 from duetime_format.view import View
 
@@ -55,9 +55,8 @@ def received(data: bytes, delivery: Delivery) -> pb.Message:
     # The lane of a retry is not the message's own.
     if entry is not None and record.RETRY_TOPIC not in properties:
         # As requested: the entry of a time that was past on arrival has the time of the arrival.
-        asked = properties.get(record.TIMER_DELIVER_MS, "")
-        is_time = asked.isdecimal() and len(asked) <= _MS_DIGITS_MAX
-        put_ms(system.delivery_timestamp, int(asked) if is_time else entry[2])
+        asked_ms = number_of(properties.get(record.TIMER_DELIVER_MS), _MS_DIGITS_MAX)
+        put_ms(system.delivery_timestamp, entry[2] if asked_ms is None else asked_ms)
         if system.message_type == pb.NORMAL:
             system.message_type = pb.DELAY
     return message

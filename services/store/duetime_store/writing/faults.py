@@ -10,6 +10,7 @@ from itertools import starmap
 
 import numpy as np
 import numpy.typing as npt
+from duetime_core.ondisk.facts import QUEUE_ID_MAX
 from duetime_format import layout, record, timers
 from duetime_format.columns import holds
 from duetime_format.lanes import LANE_TOPIC_NAMES, level_of
@@ -40,8 +41,8 @@ from duetime_store.log.intake import Intake
 _LEVEL_TOPIC, _TIMER_TOPIC = SCHEDULE_TOPIC.encode(), TIMER_TOPIC.encode()
 _KEYS_REMEMBERED_MAX = 16_384
 _SHOWN_CHARS_MAX = 64
-# A broker's topic may have more queues than one of ours; no broker's topic has more than this.
-QUEUE_ID_MAX_RESTORED = 65_535
+# A broker's topic may have more queues than one of ours; larger numbers are damage in a log.
+QUEUE_ID_MAX_RESTORED = QUEUE_ID_MAX
 # The largest record that may be sent: the largest body and properties, and a record's other parts.
 SENT_BYTES_MAX = BODY_BYTES_MAX + PROPERTIES_BYTES_MAX + 256
 # No record may be restored to these: only a broker or the store itself fills them.
