@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 import uvloop
-from duetime_core.serving import SERVER_OPTIONS
+from duetime_core.rpc.serving import SERVER_OPTIONS
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
 
 from bench.echo import spawned

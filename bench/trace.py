@@ -21,7 +21,7 @@ from unittest.mock import patch
 import structlog
 from duetime.v1 import consumer_pb2, store_pb2, store_pb2_grpc
 from duetime_core.clock import SystemClock
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 from duetime_format import events, record
 from duetime_format.events import Key
 from duetime_format.names import GROUPS_TOPIC, retry_topic

@@ -6,9 +6,9 @@ from pathlib import Path
 from duetime.cli.authority import LOOPBACK, Authority, Pair
 from duetime.cli.files import write_private
 from duetime.tls import Files
-from duetime_core.callers import SPIFFE_PREFIX
-from duetime_core.certificates import Certificates
-from duetime_core.credentials import Credentials
+from duetime_core.access.callers import SPIFFE_PREFIX
+from duetime_core.access.certificates import Certificates
+from duetime_core.access.credentials import Credentials
 
 DAY = timedelta(days=1)
 SERVERS = ("gateway", "store", "scheduler", "retry")

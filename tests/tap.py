@@ -8,9 +8,9 @@ from typing import Any, Self
 
 import grpc
 from duetime.v1 import consumer_pb2, gateway_pb2, pending_pb2, store_pb2  # noqa: F401  (their files go into the pool)
-from duetime_core.channels import MESSAGE_OPTIONS
 from duetime_core.errors import DueTimeError
-from duetime_core.serving import SERVER_OPTIONS, make_channel, status_of
+from duetime_core.rpc.channels import MESSAGE_OPTIONS
+from duetime_core.rpc.serving import SERVER_OPTIONS, make_channel, status_of
 from google.protobuf import descriptor_pool
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass

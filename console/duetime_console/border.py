@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from duetime_core.shares import Shares
+from duetime_core.limits.shares import Shares
 from duetime_format.hosts import is_loopback
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request

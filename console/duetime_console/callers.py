@@ -1,6 +1,6 @@
 """The caller of a request."""
 
-from duetime_core.callers import sharer_of
+from duetime_core.access.callers import sharer_of
 from starlette.types import Scope
 
 

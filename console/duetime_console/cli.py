@@ -8,7 +8,7 @@ from duetime.cli.options import Server
 from duetime.cli.preflight import CannotStart
 from duetime.client.connection import resolve_server
 from duetime_core.errors import StartupError
-from duetime_core.secrets import masked
+from duetime_core.telemetry.secrets import masked
 
 from duetime_console.running import run
 from duetime_console.settings import PORT

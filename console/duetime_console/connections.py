@@ -16,8 +16,8 @@ from typing import Any
 
 import h11
 from duetime_core.clock import Clock
-from duetime_core.logs import sparing
-from duetime_core.shares import Shares
+from duetime_core.limits.shares import Shares
+from duetime_core.telemetry.logs import sparing
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from uvicorn import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from duetime_core.meter import export_process
+from duetime_core.telemetry.meter import export_process
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.requests import Request

@@ -16,14 +16,14 @@ import structlog
 import uvicorn
 from duetime.client.errors import DueTimeError
 from duetime.tls import Files
-from duetime_core.certificates import Certificates, HttpCertificates
+from duetime_core.access.certificates import Certificates, HttpCertificates
+from duetime_core.access.exposure import INSECURE_VARIABLE, refuse_exposed
 from duetime_core.clock import Clock, SystemClock
 from duetime_core.errors import StartupError
-from duetime_core.exposure import INSECURE_VARIABLE, refuse_exposed
-from duetime_core.logs import configure_logs
-from duetime_core.node import raise_descriptors, serve_metrics
-from duetime_core.secrets import masked
-from duetime_core.supervised import die_with_parent, is_supervised
+from duetime_core.node.life import raise_descriptors, serve_metrics
+from duetime_core.node.supervised import die_with_parent, is_supervised
+from duetime_core.telemetry.logs import configure_logs
+from duetime_core.telemetry.secrets import masked
 from duetime_format.printing import echo
 from prometheus_client import CollectorRegistry
 

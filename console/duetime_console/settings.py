@@ -5,8 +5,8 @@ from typing import Any, Self
 
 from duetime.client.connection import SERVER_DEFAULT
 from duetime.client.tokens import IN_PLAIN_VARIABLE, TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
-from duetime_core.exposure import Listener
-from duetime_core.settings import (
+from duetime_core.access.exposure import Listener
+from duetime_core.node.settings import (
     client_setting,
     insecure_of_all,
     log_format_field,

@@ -21,7 +21,7 @@
     ├── DataLoss               DATA_LOSS            RECORD_DAMAGED
     └── StartupError           (none)               the process can't start: one line for the operator
 
-Raised anywhere, turned into a gRPC status in one place, `duetime_core.border`.
+Raised anywhere, turned into a gRPC status in one place, `duetime_core.rpc.border`.
 """
 
 from collections.abc import Mapping, Sequence

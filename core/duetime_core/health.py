@@ -10,7 +10,7 @@ import grpc
 from duetime_format.printing import echo
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from duetime_core.channels import make_blocking_channel
+from duetime_core.rpc.channels import make_blocking_channel
 
 TIMEOUT_S = 3.0
 

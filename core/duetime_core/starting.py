@@ -1,7 +1,7 @@
 """Imported first by processes of the cluster: other modules then load with less work.
 
 Shares of the processor time of a gateway's imports: collections of garbage took 12 %, half of that in one collection of
-all objects; structlog's support for rich took 6 %, though our logs format traces themselves (duetime_core.traces);
+all objects; structlog's support for rich took 6 %, though duetime_core.telemetry.traces formats the traces of our logs;
 a search for plug-ins of pydantic in all installed packages took 1 %.
 """
 
@@ -9,7 +9,7 @@ import gc
 import os
 import sys
 
-# Nearly all objects of modules stay. `duetime_core.node.main` enables collections again.
+# Nearly all objects of modules stay. `duetime_core.node.life.main` enables collections again.
 gc.disable()
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 

@@ -27,14 +27,14 @@ import structlog
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
-from duetime_core.certificates import HttpCertificates
+from duetime_core.access.certificates import HttpCertificates
+from duetime_core.access.exposure import Listener
 from duetime_core.clock import Clock
 from duetime_core.errors import StartupError
-from duetime_core.exposure import Listener
 from duetime_core.metadata import upgrade
-from duetime_core.node import Node, main
-from duetime_core.probes import All
-from duetime_core.settings import NodeSettings
+from duetime_core.node.life import Node, main
+from duetime_core.node.settings import NodeSettings
+from duetime_core.rpc.probes import All
 from duetime_core.within.places import places
 
 log = structlog.get_logger()
@@ -168,7 +168,7 @@ class MembersMetrics(Collector):
 
 
 class Together:
-    """All nodes as one; see duetime_core.node.Node. If one of them fails, all end."""
+    """All nodes as one; see duetime_core.node.life.Node. If one of them fails, all end."""
 
     def __init__(self, settings: TogetherSettings, clock: Clock) -> None:
         self._settings = settings

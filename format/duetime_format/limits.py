@@ -106,8 +106,8 @@ INVISIBLE_MS_MAX = 12 * 3_600_000
 MEMBER_CHARS_MAX = 255
 # Maximum time ahead counted by ListLanes: 366 days.
 LANES_AHEAD_MS_MAX = 366 * 86_400_000
-# Sizes of an answered error, so that a status stays below 4 KiB of headers (duetime_core.bounds): its text in gRPC's
-# percent-encoding, the violations in its details, one violation's field and description, and the reason.
+# Sizes of an answered error, so that a status stays below 4 KiB of headers (duetime_core.limits.bounds): its text in
+# gRPC's percent-encoding, the violations in its details, one violation's field and description, and the reason.
 ERROR_TEXT_BYTES_MAX = 1_024
 ERROR_VIOLATIONS_BYTES_MAX = 1_024
 VIOLATION_FIELD_BYTES_MAX = 128

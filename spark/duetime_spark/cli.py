@@ -16,7 +16,7 @@ from duetime.cli.options import show_help
 from duetime.cli.output import print_json
 from duetime_core.clock import SystemClock
 from duetime_core.errors import DueTimeError, StartupError
-from duetime_core.settings import DATABASE_URL_VARIABLE
+from duetime_core.node.settings import DATABASE_URL_VARIABLE
 from duetime_format.errors import Damaged
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.printing import echo

@@ -1,9 +1,9 @@
-"""Low priority for a job that shares a machine with servers: see duetime_core.manners."""
+"""Low priority for a job that shares a machine with servers: see duetime_core.node.manners."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from duetime_core import manners
+from duetime_core.node import manners
 from duetime_format.hosts import is_loopback
 
 from duetime_spark.java import is_submitted

@@ -13,7 +13,7 @@ from duetime.cli.app import run
 from duetime.cli.authority import Authority, read
 from duetime.cli.certs import CALLERS, SERVERS
 from duetime.tls import Files
-from duetime_core.certificates import Certificates
+from duetime_core.access.certificates import Certificates
 
 from tests.cli.cluster import Up, run_duetime
 

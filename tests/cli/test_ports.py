@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 from duetime.cli.preflight import HOST, CannotStart, Ports
-from duetime_core.node import serve_metrics
-from duetime_core.serving import Server
+from duetime_core.node.life import serve_metrics
+from duetime_core.rpc.serving import Server
 from prometheus_client import CollectorRegistry
 
 # Ports that the kernel may choose for a socket; Linux 6.3 and later.

@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 from duetime.v1 import consumer_pb2, gateway_pb2, gateway_pb2_grpc
 from duetime_core.clock import SystemClock
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 from duetime_core.testing import Cluster
 
 from tests.certified import Certified

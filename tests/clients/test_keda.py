@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from duetime.v1 import consumer_pb2, gateway_pb2, gateway_pb2_grpc, message_pb2
 from duetime_core.clock import SystemClock
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 from duetime_core.testing import Cluster
 
 HERE = Path(__file__).parent

@@ -12,7 +12,7 @@ from duetime.v1 import consumer_pb2, gateway_pb2_grpc
 from duetime_core.ondisk import pending
 from duetime_core.ondisk.records import message
 from duetime_core.ondisk.state import read
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 from duetime_core.testing import Cluster
 from duetime_core.testing.clock import FakeClock
 from duetime_format import record

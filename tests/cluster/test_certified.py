@@ -12,9 +12,9 @@ import pytest
 from duetime import AsyncProducer, AsyncPuller, DueTimeError, InvalidArgument, Message, Tls, tls
 from duetime.cli.authority import Authority
 from duetime.v1 import consumer_pb2, export_pb2, externalscaler_pb2, gateway_pb2, scheduler_pb2, store_pb2
-from duetime_core.channels import make_channel
+from duetime_core.access.credentials import Credentials
 from duetime_core.clock import SystemClock
-from duetime_core.credentials import Credentials
+from duetime_core.rpc.channels import make_channel
 from duetime_core.testing import Cluster
 from duetime_spark.shards.files import open_source
 

@@ -13,7 +13,7 @@ import pytest
 from duetime import AsyncFinder, AsyncProducer, Message, Unavailable
 from duetime.client.finding.trace import Trace
 from duetime.v1 import consumer_pb2, gateway_pb2_grpc
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 from duetime_core.testing import Cluster
 
 from tests.cluster.test_golden import NAMES

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from duetime import AsyncDeadLetters, AsyncProducer, Message, NotFound, Unavailable
 from duetime.v1 import consumer_pb2, gateway_pb2_grpc
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 from duetime_core.testing import Cluster, FakeClock
 from duetime_format import record
 from duetime_format.properties import encode_properties

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from duetime.v1 import consumer_pb2, gateway_pb2, gateway_pb2_grpc
 from duetime.v1 import transactions_pb2 as transactions
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 from duetime_core.testing import Cluster
 from duetime_core.testing.clock import FakeClock
 from duetime_format import record

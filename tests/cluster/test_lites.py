@@ -18,7 +18,7 @@ from duetime import (
     Receiver,
 )
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 from duetime_core.testing import Cluster
 from duetime_format.record import LITE_TOPIC
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc, message_pb2
 from duetime.v1 import pending_pb2 as pb
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 from duetime_core.testing.cluster import Cluster
 from prometheus_client import CollectorRegistry
 

@@ -6,7 +6,7 @@ import grpc
 import pytest
 from duetime import AsyncProducer
 from duetime.v1 import audit_pb2, gateway_pb2, gateway_pb2_grpc
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 from duetime_core.testing import Cluster
 
 from tests.cluster.test_promises import stored, until

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from duetime import AsyncDeadLetters, AsyncFinder, AsyncProducer, Message
 from duetime.v1 import consumer_pb2, gateway_pb2, gateway_pb2_grpc
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 from duetime_core.testing import Cluster
 
 GROUP, TOPIC = "billing", "alerts"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from duetime import AsyncProducer, AsyncPuller, Message, ReceivedMessage
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc, message_pb2, scheduler_pb2, scheduler_pb2_grpc
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 from duetime_core.testing import Cluster
 from duetime_format import record
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels

@@ -22,9 +22,9 @@ from duetime.v1 import (
     message_pb2,
     retry_pb2,
 )
-from duetime_core.bounds import weight
-from duetime_core.calls import translate
-from duetime_core.serving import make_channel
+from duetime_core.limits.bounds import weight
+from duetime_core.rpc.calls import translate
+from duetime_core.rpc.serving import make_channel
 from duetime_core.testing.cluster import Cluster
 from duetime_format.limits import GRPC_MESSAGE_BYTES_MAX
 

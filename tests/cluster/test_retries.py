@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from duetime.v1 import consumer_pb2, gateway_pb2, message_pb2
-from duetime_core import retry_policy
+from duetime_core.rpc import retry_policy
 from duetime_core.testing.cluster import Cluster
 
 from tests.retry.cluster_group import ERROR, Group, Leased, started

@@ -15,7 +15,7 @@ import pytest
 from duetime.v1 import consumer_pb2, gateway_pb2, gateway_pb2_grpc, message_pb2
 from duetime_core.clock import SystemClock
 from duetime_core.metadata import upgrade
-from duetime_core.serving import SERVER_OPTIONS, make_channel
+from duetime_core.rpc.serving import SERVER_OPTIONS, make_channel
 from duetime_gateway.node import GatewayNode
 from duetime_gateway.settings import GatewaySettings
 from duetime_retry.node import RetryNode

@@ -9,8 +9,8 @@ import grpc
 import pytest
 from duetime.v1 import consumer_pb2, gateway_pb2, gateway_pb2_grpc, message_pb2
 from duetime.v1 import transactions_pb2 as pb
-from duetime_core.calls import translate
-from duetime_core.serving import make_channel
+from duetime_core.rpc.calls import translate
+from duetime_core.rpc.serving import make_channel
 from duetime_core.testing import Cluster
 from duetime_gateway.node import GatewayNode
 from duetime_gateway.settings import GatewaySettings

@@ -9,7 +9,7 @@ import pytest
 from duetime import AsyncProducer, Consumer, LeasedMessage, Message, tracing
 from duetime.client import tracing as client_tracing
 from duetime.client.connection import pause
-from duetime_core import tracing as core_tracing
+from duetime_core.telemetry import tracing as core_tracing
 from duetime_core.testing import Cluster
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider

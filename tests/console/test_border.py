@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 from duetime_console.border import Body, Crowded
 from duetime_console.pages.signing import _after
-from duetime_core.shares import Shares
+from duetime_core.limits.shares import Shares
 from duetime_core.testing import Cluster
 from starlette.types import Message
 

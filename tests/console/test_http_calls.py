@@ -11,8 +11,8 @@ import httpx2 as httpx
 import pytest
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc, quotas_pb2
 from duetime_console.api import consuming
-from duetime_core.seats import Seats
-from duetime_core.serving import make_channel
+from duetime_core.limits.seats import Seats
+from duetime_core.rpc.serving import make_channel
 from duetime_core.testing import Cluster
 from duetime_core.testing.clock import START_MS
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import httpx2
-from duetime_core.supervised import SUPERVISED_VARIABLE
+from duetime_core.node.supervised import SUPERVISED_VARIABLE
 from duetime_core.testing import Cluster
 
 from tests.console.console import SECRET

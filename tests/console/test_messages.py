@@ -12,7 +12,7 @@ import httpx2
 import pytest
 from duetime.v1 import consumer_pb2, gateway_pb2, gateway_pb2_grpc, message_pb2
 from duetime_console.bodies import HEX_BYTES_MAX, TEXT_CHARS_MAX, shown, snippet
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 from duetime_core.testing import Cluster
 from duetime_core.testing.clock import START_MS
 

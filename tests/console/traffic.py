@@ -4,7 +4,7 @@ from typing import Any
 
 from duetime import AsyncProducer, Message
 from duetime.v1 import consumer_pb2, gateway_pb2, gateway_pb2_grpc, message_pb2, transactions_pb2
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 
 ORDERS, REMINDERS = "orders", "reminders"
 BILLING, SHIPPING, SHOP = "billing", "shipping", "shop"

@@ -8,9 +8,9 @@ from typing import Any
 import grpc
 import pytest
 from duetime.cli.preflight import Ports
-from duetime_core.credentials import NO_CREDENTIALS, Credentials
+from duetime_core.access.credentials import NO_CREDENTIALS, Credentials
 from duetime_core.errors import NotFound
-from duetime_core.serving import Server, make_channel
+from duetime_core.rpc.serving import Server, make_channel
 from duetime_core.within.channel import Channel
 from duetime_core.within.places import places
 

@@ -1,4 +1,4 @@
-"""A process for the tests of `duetime_core.node`: a node that does nothing, run by the real `main`."""
+"""A process for the tests of `duetime_core.node.life`: a node that does nothing, run by the real `main`."""
 
 import asyncio
 import threading
@@ -6,10 +6,10 @@ from threading import Event
 
 from duetime_core.clock import Clock
 from duetime_core.errors import StartupError
-from duetime_core.node import main
-from duetime_core.probes import Health, Pages
-from duetime_core.serving import Server
-from duetime_core.settings import NodeSettings
+from duetime_core.node.life import main
+from duetime_core.node.settings import NodeSettings
+from duetime_core.rpc.probes import Health, Pages
+from duetime_core.rpc.serving import Server
 from prometheus_client import CollectorRegistry
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict

@@ -8,14 +8,14 @@ import grpc
 import pytest
 import structlog
 from duetime.v1 import scheduler_pb2
+from duetime_core.access.callers import ClusterSecret
+from duetime_core.access.credentials import Credentials
+from duetime_core.access.principal import Principal, serve_for
 from duetime_core.audit.audit import Audit, name_resource
 from duetime_core.audit.events import TEXT_BYTES_MAX, Act, Event, plain
 from duetime_core.audit.refusals import HOSTS_MAX, PERIOD_MS, REFUSALS_MAX, Refusals
-from duetime_core.callers import ClusterSecret
-from duetime_core.credentials import Credentials
 from duetime_core.errors import NotFound, PermissionDenied
-from duetime_core.principal import Principal, serve_for
-from duetime_core.serving import Server, make_channel
+from duetime_core.rpc.serving import Server, make_channel
 from duetime_core.testing import FakeClock
 
 SECRET = "a-secret-of-the-cluster"

@@ -2,10 +2,10 @@
 
 import grpc
 import pytest
-from duetime_core.bounds import Brief, brief, cut, weight
-from duetime_core.calls import fault_of
 from duetime_core.errors import DueTimeError, FailedPrecondition, InvalidArgument, Violation
-from duetime_core.serving import status_of
+from duetime_core.limits.bounds import Brief, brief, cut, weight
+from duetime_core.rpc.calls import fault_of
+from duetime_core.rpc.serving import status_of
 from duetime_format.limits import GRPC_MESSAGE_BYTES_MAX, SEND_COUNT_MAX
 from duetime_format.texts import shown
 from hypothesis import given

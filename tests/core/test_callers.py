@@ -12,13 +12,13 @@ from typing import Any
 import grpc
 import pytest
 from duetime.v1 import scheduler_pb2, scheduler_pb2_grpc, store_pb2, store_pb2_grpc
-from duetime_core.callers import METADATA_KEY, TABLE, Callers, ClusterSecret, Who, meant_for
-from duetime_core.calls import translate
-from duetime_core.channels import make_blocking_channel, make_channel
-from duetime_core.credentials import Credentials
+from duetime_core.access.callers import METADATA_KEY, TABLE, Callers, ClusterSecret, Who, meant_for
+from duetime_core.access.credentials import Credentials
 from duetime_core.errors import StartupError, Unauthenticated, Unavailable
-from duetime_core.serving import Server
-from duetime_core.settings import CLUSTER_SECRET_VARIABLE, NodeSettings, credentials_of_commands
+from duetime_core.node.settings import CLUSTER_SECRET_VARIABLE, NodeSettings, credentials_of_commands
+from duetime_core.rpc.calls import translate
+from duetime_core.rpc.channels import make_blocking_channel, make_channel
+from duetime_core.rpc.serving import Server
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 

@@ -10,10 +10,10 @@ import pytest
 from duetime.client.errors import DueTimeError as ClientError
 from duetime.client.errors import from_status
 from duetime.v1 import store_pb2
-from duetime_core.calls import Answered, Unreadable, answer_of, fault_of, faults_of, refused, translate
-from duetime_core.defects import outcome
 from duetime_core.errors import DueTimeError, FailedPrecondition, InvalidArgument, Overloaded, Unavailable, Violation
-from duetime_core.serving import Server, make_channel, status_of
+from duetime_core.rpc.calls import Answered, Unreadable, answer_of, fault_of, faults_of, refused, translate
+from duetime_core.rpc.serving import Server, make_channel, status_of
+from duetime_core.telemetry.defects import outcome
 from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 from hypothesis import given

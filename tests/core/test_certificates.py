@@ -20,13 +20,13 @@ from duetime import tls
 from duetime.cli.authority import Authority, Pair
 from duetime.tls import Files, Followed
 from duetime.v1 import store_pb2, store_pb2_grpc, subscriptions_pb2
-from duetime_core.certificates import Certificates
-from duetime_core.channels import make_blocking_channel, make_channel
-from duetime_core.credentials import Credentials
+from duetime_core.access.certificates import Certificates
+from duetime_core.access.credentials import Credentials
 from duetime_core.errors import StartupError
 from duetime_core.health import health_of
-from duetime_core.serving import Server
-from duetime_core.settings import credentials_of_commands
+from duetime_core.node.settings import credentials_of_commands
+from duetime_core.rpc.channels import make_blocking_channel, make_channel
+from duetime_core.rpc.serving import Server
 from prometheus_client import CollectorRegistry
 
 from tests.certified import DAY, Certified, credentials_of

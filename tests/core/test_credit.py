@@ -1,8 +1,8 @@
 """A reader's credit: the rest, the low mark, and refusals."""
 
 import pytest
-from duetime_core.credit import Credit
 from duetime_core.errors import InvalidArgument
+from duetime_core.limits.credit import Credit
 
 
 def test_an_answer_may_use_up_more_than_is_left() -> None:

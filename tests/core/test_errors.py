@@ -4,7 +4,7 @@ import grpc
 import pytest
 from duetime_core import errors
 from duetime_core.errors import DueTimeError, InvalidArgument, Violation
-from duetime_core.serving import code_of, status_of
+from duetime_core.rpc.serving import code_of, status_of
 from google.rpc import error_details_pb2, status_pb2
 
 ERRORS = [

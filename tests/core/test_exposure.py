@@ -4,8 +4,8 @@ import itertools
 import json
 
 import pytest
+from duetime_core.access.exposure import Listener, refuse_exposed
 from duetime_core.errors import StartupError
-from duetime_core.exposure import Listener, refuse_exposed
 from duetime_core.together import TogetherSettings, node_class
 
 from tests.core.test_node import Process

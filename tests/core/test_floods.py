@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import grpc
 import pytest
-from duetime_core.serving import METADATA_BYTES_MAX, PROBES_IN_FLIGHT_MAX
-from duetime_core.shedding import Shedding
+from duetime_core.limits.shedding import Shedding
+from duetime_core.rpc.serving import METADATA_BYTES_MAX, PROBES_IN_FLIGHT_MAX
 from duetime_core.testing import FakeClock
 
 from tests.core.test_traffic import DEADLINE_S, Served, serving

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from duetime_core.clock import turn
 from duetime_core.errors import DueTimeError, NotFound, Overloaded, Unavailable
-from duetime_core.gathering import Gathering
+from duetime_core.rpc.gathering import Gathering
 from duetime_core.testing import FakeClock
 
 

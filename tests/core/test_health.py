@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from duetime_core.health import main
-from duetime_core.serving import Server
+from duetime_core.rpc.serving import Server
 
 
 async def ask(*arguments: str) -> int:

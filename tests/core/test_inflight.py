@@ -2,7 +2,7 @@
 
 import pytest
 from duetime_core.errors import Overloaded
-from duetime_core.inflight import InFlight
+from duetime_core.limits.inflight import InFlight
 
 
 def test_a_greedy_host_leaves_the_last_tenth_to_others() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from duetime_core.lag import PERIOD_S, LoopLag
+from duetime_core.telemetry.lag import PERIOD_S, LoopLag
 from prometheus_client import CollectorRegistry
 
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from duetime.v1 import consumer_pb2, leases_pb2
-from duetime_core.leasestreams import Answer, LeaseStream, LeaseStreams
+from duetime_core.rpc.leasestreams import Answer, LeaseStream, LeaseStreams
 
 
 class Stream(LeaseStream):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
-from duetime_core.logs import INTERVAL_MS, KINDS_MAX, Sparing, configure_logs, sparing
+from duetime_core.telemetry.logs import INTERVAL_MS, KINDS_MAX, Sparing, configure_logs, sparing
 
 
 @pytest.fixture

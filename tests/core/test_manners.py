@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from duetime_core.manners import is_served
+from duetime_core.node.manners import is_served
 
 GIVING_WAY = """
 import os, sys
 from pathlib import Path
-from duetime_core.manners import giving_way_in
+from duetime_core.node.manners import giving_way_in
 before = len(os.sched_getaffinity(0))
 with giving_way_in(Path(sys.argv[1])):
     print(os.sched_getscheduler(0) == os.SCHED_IDLE, before - len(os.sched_getaffinity(0)))

@@ -8,8 +8,8 @@ from typing import Any
 import grpc
 import pytest
 from duetime_core.errors import NotFound
-from duetime_core.meter import CALL_BUCKETS_S, MethodMeter, export_process
-from duetime_core.serving import Server, make_channel
+from duetime_core.rpc.serving import Server, make_channel
+from duetime_core.telemetry.meter import CALL_BUCKETS_S, MethodMeter, export_process
 from prometheus_client import CollectorRegistry, generate_latest
 
 SERVICE = "duetime.v1.Gateway"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import grpc
 import pytest
-from duetime_core.probes import LIVENESS
+from duetime_core.rpc.probes import LIVENESS
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.core.test_node import DEADLINE_S, Process

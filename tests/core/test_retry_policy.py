@@ -4,7 +4,7 @@ import math
 
 import pytest
 from duetime.v1.message_pb2 import ExponentialBackoff, IntervalBackoff, LevelBackoff, RetryPolicy
-from duetime_core import retry_policy
+from duetime_core.rpc import retry_policy
 from duetime_format import limits
 from hypothesis import given
 from hypothesis import strategies as st

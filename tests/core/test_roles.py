@@ -8,9 +8,9 @@ import grpc
 import pytest
 from duetime.cli.certs import CALLERS, SERVERS
 from duetime.v1 import externalscaler_pb2, gateway_pb2, retry_pb2, scheduler_pb2, store_pb2
-from duetime_core.callers import ROLES, Callers, Role, role_of, roles_for
-from duetime_core.channels import make_channel
-from duetime_core.serving import Server
+from duetime_core.access.callers import ROLES, Callers, Role, role_of, roles_for
+from duetime_core.rpc.channels import make_channel
+from duetime_core.rpc.serving import Server
 from google.protobuf.descriptor import MethodDescriptor
 from prometheus_client import CollectorRegistry
 

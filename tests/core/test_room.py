@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from duetime_core.clock import SystemClock
 from duetime_core.errors import Overloaded
-from duetime_core.room import Reservation, Room
+from duetime_core.limits.room import Reservation, Room
 
 CLOCK = SystemClock()
 

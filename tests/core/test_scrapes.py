@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from duetime_core import scrapes
-from duetime_core.node import serve_metrics
-from duetime_core.scrapes import SCRAPES_MAX, ScrapeHandler
+from duetime_core.node import scrapes
+from duetime_core.node.life import serve_metrics
+from duetime_core.node.scrapes import SCRAPES_MAX, ScrapeHandler
 from prometheus_client import CollectorRegistry
 
 DEADLINE_S = 60.0

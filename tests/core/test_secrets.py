@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import structlog
-from duetime_core.logs import configure_logs
-from duetime_core.secrets import masked
-from duetime_core.settings import StoreClientSettings
+from duetime_core.node.settings import StoreClientSettings
+from duetime_core.telemetry.logs import configure_logs
+from duetime_core.telemetry.secrets import masked
 from duetime_format.hosts import is_loopback
 from hypothesis import given
 from hypothesis import strategies as st

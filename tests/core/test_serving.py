@@ -11,7 +11,7 @@ import grpc
 import pytest
 from duetime.client.errors import STATUS_LOST
 from duetime_core.errors import DueTimeError, NotFound, StartupError, Unauthenticated
-from duetime_core.serving import Server, make_channel
+from duetime_core.rpc.serving import Server, make_channel
 from duetime_format.limits import REQUEST_BYTES_MAX
 from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from duetime_core.errors import StartupError
-from duetime_core.settings import NodeSettings, StoreClientSettings, parse_stores
+from duetime_core.node.settings import NodeSettings, StoreClientSettings, parse_stores
 from duetime_format.levels import DEFAULT_DELAY_LEVELS
 from pydantic import Field, ValidationError
 from pydantic_settings import SettingsConfigDict

@@ -1,6 +1,6 @@
 """Shares of a limit."""
 
-from duetime_core.shares import Shares
+from duetime_core.limits.shares import Shares
 from hypothesis import given
 from hypothesis import strategies as st
 

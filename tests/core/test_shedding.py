@@ -3,7 +3,7 @@
 import asyncio
 
 import grpc
-from duetime_core.shedding import NEVER_CHECKS, OTHERS_CHECKS, QUIET_CHECKS, Shedding
+from duetime_core.limits.shedding import NEVER_CHECKS, OTHERS_CHECKS, QUIET_CHECKS, Shedding
 from duetime_core.testing import FakeClock
 
 from tests.core.test_traffic import DEADLINE_S, serving

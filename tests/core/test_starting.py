@@ -17,7 +17,7 @@ RARE_IN_A_STORE = ["duetime_core.metadata", "sqlalchemy"]
 _MAIN = """
 import gc
 import duetime_core.starting
-from duetime_core.node import main
+from duetime_core.node.life import main
 
 class Settings:
     @classmethod

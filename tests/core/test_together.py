@@ -9,7 +9,7 @@ import structlog
 from duetime_core import together
 from duetime_core.clock import SystemClock
 from duetime_core.errors import StartupError
-from duetime_core.probes import All
+from duetime_core.rpc.probes import All
 from duetime_core.together import NAMES, MembersMetrics, Together, TogetherSettings
 from duetime_core.within.places import place_of
 from prometheus_client import CollectorRegistry, Gauge, generate_latest

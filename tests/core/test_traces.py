@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 import pytest
-from duetime_core.traces import name_of, trace_of
+from duetime_core.telemetry.traces import name_of, trace_of
 
 from tests.core.test_node import Process
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from duetime import Producer, tracing
-from duetime_core import tracing as core_tracing
 from duetime_core.errors import StartupError
+from duetime_core.telemetry import tracing as core_tracing
 from duetime_core.testing import LocalCluster
 from duetime_format import record
 from duetime_format.properties import encode_properties

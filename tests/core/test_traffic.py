@@ -9,10 +9,7 @@ from typing import Any
 import grpc
 import pytest
 from duetime_core.clock import SystemClock
-from duetime_core.logs import Libraries, Sparing
-from duetime_core.serving import Server, make_channel
-from duetime_core.testing import FakeClock
-from duetime_core.traffic import (
+from duetime_core.limits.traffic import (
     ANSWER_BYTES_PER_MS,
     CHECK_MS,
     COUNTED_BYTES_MIN,
@@ -21,6 +18,9 @@ from duetime_core.traffic import (
     Traffic,
     TrafficLimits,
 )
+from duetime_core.rpc.serving import Server, make_channel
+from duetime_core.telemetry.logs import Libraries, Sparing
+from duetime_core.testing import FakeClock
 from structlog.testing import capture_logs
 
 from tests.hostile.raw import DATA, END_STREAM, WINDOW_UPDATE, Raw, call, frame, request
@@ -207,7 +207,7 @@ async def test_an_unread_answer_counts_until_its_connection_is_ended() -> None:
 
 async def test_connections_that_take_no_answers_are_one_log_line() -> None:
     libraries = Libraries(Sparing(), SystemClock().monotonic_ms)
-    logging.getLogger().addHandler(libraries)
+    logging.getLogger("grpc").addHandler(libraries)
     try:
         with capture_logs() as logged:
             async with serving() as served:
@@ -219,7 +219,7 @@ async def test_connections_that_take_no_answers_are_one_log_line() -> None:
                     await served.looks(1_000)
                 await served.until(lambda: not shares.used, "nothing of them is left")
     finally:
-        logging.getLogger().removeHandler(libraries)
+        logging.getLogger("grpc").removeHandler(libraries)
     warnings = [one for one in logged if one["log_level"] != "debug"]
     # One line, or two if one of them still took some bytes at the first look.
     assert {one["event"] for one in warnings} == {"connections cut off: answers not read"}

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 from duetime_core.clock import turn
+from duetime_core.limits.turns import RECENT_MS, REQUEST_COST, WORK_BYTES, Turn, Turns
 from duetime_core.testing.clock import FakeClock
-from duetime_core.turns import RECENT_MS, REQUEST_COST, WORK_BYTES, Turn, Turns
 from prometheus_client import CollectorRegistry
 
 # Small requests of one user that are in work at once beside others.

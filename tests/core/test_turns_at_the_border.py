@@ -6,14 +6,14 @@ from typing import Any
 
 import grpc
 import pytest
-from duetime_core.callers import Role
-from duetime_core.channels import make_channel
+from duetime_core.access.callers import Role
+from duetime_core.access.principal import Principal, serve_for
 from duetime_core.clock import turn
 from duetime_core.errors import DueTimeError
-from duetime_core.principal import Principal, serve_for
-from duetime_core.serving import Server
+from duetime_core.limits.turns import REQUEST_COST, WORK_BYTES, Turns
+from duetime_core.rpc.channels import make_channel
+from duetime_core.rpc.serving import Server
 from duetime_core.testing import FakeClock
-from duetime_core.turns import REQUEST_COST, WORK_BYTES, Turns
 from prometheus_client import CollectorRegistry
 
 DEADLINE_S = 60

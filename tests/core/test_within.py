@@ -7,11 +7,11 @@ from typing import Any
 
 import grpc
 import pytest
-from duetime_core.callers import ClusterSecret
-from duetime_core.calls import translate
-from duetime_core.credentials import Credentials
+from duetime_core.access.callers import ClusterSecret
+from duetime_core.access.credentials import Credentials
 from duetime_core.errors import Overloaded
-from duetime_core.serving import make_channel
+from duetime_core.rpc.calls import translate
+from duetime_core.rpc.serving import make_channel
 from duetime_format.limits import GRPC_MESSAGE_BYTES_MAX, REQUEST_BYTES_MAX
 
 from tests.core.reaching import CANCELLED, DEADLINE_S, KINDS, MIB, Served, answers_of, failure, made, until
@@ -207,7 +207,7 @@ async def test_writes_after_the_servers_end_report_it(served: Served) -> None:
 
     with pytest.raises((grpc.aio.AioRpcError, asyncio.InvalidStateError)):
         await asyncio.wait_for(write_on(), DEADLINE_S)
-    # The write that meets the end may hide the status on a socket (duetime_core.calls.translate).
+    # The write that meets the end may hide the status on a socket (duetime_core.rpc.calls.translate).
     assert await call.code() in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INTERNAL)
 
 

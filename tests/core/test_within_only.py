@@ -4,7 +4,7 @@ import asyncio
 from contextlib import suppress
 
 import grpc
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 from duetime_core.within.channel import Channel
 from duetime_core.within.flow import FLOW_BYTES_MAX
 from duetime_core.within.places import places

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import grpc
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 from duetime_format import record
 from duetime_format.names import retry_topic
 from duetime_format.properties import decode_properties

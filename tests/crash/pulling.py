@@ -1,7 +1,7 @@
 """Reads a topic from its beginning to its end, and stops there."""
 
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc, message_pb2
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 
 CALL_TIMEOUT_S = 30.0
 

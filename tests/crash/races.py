@@ -25,7 +25,7 @@ from pathlib import Path
 
 from duetime import AsyncProducer, CancelResult, Message, Receipt
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc, message_pb2
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 
 from bench.processes import NAMES, Processes
 from tests.crash.contents import drain

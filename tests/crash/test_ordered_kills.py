@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from duetime import AsyncProducer, Message, Receipt
 from duetime.v1 import consumer_pb2, gateway_pb2_grpc
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 
 from bench.processes import NAMES, Processes
 from tests.crash.consuming import BEGUN, FAILED, HANDLED, Step, read_steps

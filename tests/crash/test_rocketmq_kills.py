@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 
 from tests.clients.fleet import GATEWAYS, Fleet
 from tests.clients.ledger import TOPIC, Got, Kind, Ledger, Sent

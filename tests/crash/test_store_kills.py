@@ -15,7 +15,7 @@ from pathlib import Path
 import grpc
 import pytest
 from duetime.v1 import gateway_pb2, store_pb2, store_pb2_grpc
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 from duetime_format import record
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.properties import decode_properties, encode_properties

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from duetime import AsyncProducer, AsyncPuller, Message, Receipt
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 
 from tests.hostile.rig import Node, Rig
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 import grpc
 from duetime import AsyncProducer, AsyncPuller, Message, Receipt
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc, retry_pb2
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 
 TOPIC = "crash"
 GROUP = "crash"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from duetime_core.settings import NodeSettings
+from duetime_core.node.settings import NodeSettings
 from duetime_core.together import node_class
 
 PROJECT = Path(__file__).resolve().parents[2]

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 import yaml
-from duetime_core.callers import ClusterSecret
+from duetime_core.access.callers import ClusterSecret
+from duetime_core.access.exposure import refuse_exposed
 from duetime_core.errors import StartupError
-from duetime_core.exposure import refuse_exposed
-from duetime_core.settings import NodeSettings
+from duetime_core.node.settings import NodeSettings
 
 from tests.deploy.composing import PROJECT, settings_of
 

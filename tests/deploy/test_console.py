@@ -9,8 +9,8 @@ import pytest
 import yaml
 from duetime_console import health
 from duetime_console.settings import Settings
+from duetime_core.access.exposure import refuse_exposed
 from duetime_core.errors import StartupError
-from duetime_core.exposure import refuse_exposed
 
 from tests.deploy.composing import PLAIN, PROJECT, SECURE, services_of
 from tests.deploy.rendering import OVERLAYS, pods

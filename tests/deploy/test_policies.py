@@ -5,8 +5,8 @@ from base64 import b64decode
 from importlib.metadata import entry_points
 
 import pytest
-from duetime_core.callers import ClusterSecret
-from duetime_core.settings import SHARED_VARIABLES
+from duetime_core.access.callers import ClusterSecret
+from duetime_core.node.settings import SHARED_VARIABLES
 
 from tests.deploy.rendering import OVERLAYS, PLAIN, Pods, of_kind, pods, quantity
 

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 from duetime.cli.authority import names_of
-from duetime_core.exposure import refuse_exposed
+from duetime_core.access.exposure import refuse_exposed
 
 from tests.deploy.composing import PLAIN, PROJECT, SECURE, mounts_of, services_of, settings_of, volumes_of
 

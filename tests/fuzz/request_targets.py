@@ -7,14 +7,14 @@ import grpc
 from duetime.client.errors import DueTimeError, from_status
 from duetime.client.message import delay_ms
 from duetime.v1 import gateway_pb2, message_pb2
-from duetime_core.decoding import decode
 from duetime_core.errors import InvalidArgument
+from duetime_core.rpc.decoding import decode
 from duetime_format import columns, levels, names, policy
 from duetime_format.admission import topic_violations
-from duetime_gateway.face import ends
 from duetime_gateway.face.batches import BatchDrafts
-from duetime_gateway.face.packs import PackDrafts
-from duetime_gateway.face.sends import MessageDrafts
+from duetime_gateway.packing import ends
+from duetime_gateway.packing.packs import PackDrafts
+from duetime_gateway.packing.sends import MessageDrafts
 from duetime_gateway.pending import tokens as pending_tokens
 from duetime_gateway.rules import filter_violations, group_violations
 from duetime_gateway.sending.encoding import Batch, Encoder

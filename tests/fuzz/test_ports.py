@@ -11,8 +11,8 @@ from typing import Any
 import grpc
 import pytest
 from duetime.v1 import gateway_pb2, message_pb2, retry_pb2, scheduler_pb2
-from duetime_core.channels import make_channel
 from duetime_core.clock import SystemClock
+from duetime_core.rpc.channels import make_channel
 from duetime_core.testing import Cluster
 from google.protobuf.descriptor import MethodDescriptor
 from hypothesis import HealthCheck, given, settings

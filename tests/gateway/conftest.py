@@ -12,11 +12,11 @@ import grpc
 import pytest
 from duetime.v1 import consumer_pb2, gateway_pb2, gateway_pb2_grpc, message_pb2, pending_pb2
 from duetime_core.bell import Bell
-from duetime_core.calls import fault_of
 from duetime_core.clock import Clock, SystemClock
 from duetime_core.errors import DueTimeError
 from duetime_core.metadata import upgrade
-from duetime_core.serving import make_channel
+from duetime_core.rpc.calls import fault_of
+from duetime_core.rpc.serving import make_channel
 from duetime_format import record
 from duetime_gateway.node import GatewayNode
 from duetime_gateway.settings import GatewaySettings

@@ -6,9 +6,9 @@ from zlib import crc32
 
 import pytest
 from duetime.v1 import message_pb2
-from duetime_core import retry_policy
-from duetime_core.calls import fault_of
 from duetime_core.errors import DueTimeError, InvalidArgument
+from duetime_core.rpc import retry_policy
+from duetime_core.rpc.calls import fault_of
 from duetime_format import admission, limits, record
 from duetime_format.admission import Draft, Terms, topic_violations
 from duetime_format.levels import DELAY_MS_MAX, DelayLevels

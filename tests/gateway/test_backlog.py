@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from duetime.v1 import backlog_pb2 as pb
 from duetime.v1 import gateway_pb2
-from duetime_core.calls import translate
 from duetime_core.metadata import Report, Reports, ShardMoment
 from duetime_core.metadata.reports import condensed
+from duetime_core.rpc.calls import translate
 from duetime_core.testing import FakeClock
 from duetime_gateway.administration import backlog
 from duetime_gateway.administration.backlog import Backlog, compare, message_of

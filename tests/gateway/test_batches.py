@@ -7,10 +7,10 @@ from typing import Any
 import grpc
 import pytest
 from duetime.v1 import gateway_pb2, message_pb2
-from duetime_core.calls import translate
 from duetime_core.errors import DueTimeError
+from duetime_core.rpc.calls import translate
 from duetime_format.limits import BATCH_BYTES_MAX, BODY_BYTES_MAX
-from duetime_gateway.face import sends as face
+from duetime_gateway.packing import sends as face
 
 from tests.gateway.conftest import MIB, Gateway, TappedStore, error_of, message, real_store
 from tests.tap import WAIT_S

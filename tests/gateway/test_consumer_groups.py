@@ -10,8 +10,8 @@ import grpc
 import pytest
 from duetime.v1 import consumer_pb2, gateway_pb2
 from duetime.v1.consumer_pb2 import GROUP_START_LATEST, GROUP_START_TIME, Group, GroupDescription
-from duetime_core import retry_policy
 from duetime_core.errors import Unavailable
+from duetime_core.rpc import retry_policy
 from structlog.testing import capture_logs
 
 from tests.format import golden

@@ -9,7 +9,7 @@ from duetime.v1 import gateway_pb2, message_pb2
 from duetime_format import limits, record
 from duetime_format.levels import DELAY_MS_MAX, DelayLevels
 from duetime_format.properties import decode_properties
-from duetime_gateway.face.sends import MessageDrafts
+from duetime_gateway.packing.sends import MessageDrafts
 from duetime_gateway.sending.drafts import Rules
 from duetime_gateway.sending.encoding import Batch, Encoder
 from duetime_gateway.sending.ids import MessageIds
@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from tests.gateway.test_admission import CLEAN, FIELD, HOSTS, TEXT
 from tests.twins import compiled, damaged
 
-take = compiled("duetime_gateway.face._packing").take
+take = compiled("duetime_gateway.packing._packing").take
 
 LEVELS = DelayLevels.parse("1s 5s 10s")
 NOW_MS = 1_700_000_000_000

@@ -7,7 +7,7 @@ import pytest
 from duetime.v1 import message_pb2
 from duetime.v1 import transactions_pb2 as pb
 from duetime_core.errors import InvalidArgument
-from duetime_gateway.face import ends
+from duetime_gateway.packing import ends
 from duetime_gateway.rules import INT64_MAX
 from duetime_gateway.transactions.columns import NOWHERE, Ended, Ends
 from duetime_gateway.transactions.names import TransactionName, text_of
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.twins import compiled, damaged
 
-twin = compiled("duetime_gateway.face._ends")
+twin = compiled("duetime_gateway.packing._ends")
 
 INT64 = st.integers(0, INT64_MAX)
 NAMES = st.builds(

@@ -8,7 +8,7 @@ import grpc
 import pytest
 from duetime.v1 import export_pb2 as pb
 from duetime.v1 import gateway_pb2
-from duetime_core.calls import translate
+from duetime_core.rpc.calls import translate
 
 from tests.gateway.conftest import MIB, Gateway, error_of, message, real_store
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from duetime_core import principal
+from duetime_core.access import principal
 from duetime_core.errors import DueTimeError, PermissionDenied, Unauthenticated, Unavailable
 from duetime_core.metadata.users import Changes, StoredToken, StoredUser
 from duetime_core.testing import FakeClock

@@ -7,8 +7,8 @@ import pytest
 from duetime.v1 import message_pb2
 from duetime.v1 import transactions_pb2 as pb
 from duetime_format import limits
-from duetime_gateway.face.sends import MessageDrafts
 from duetime_gateway.face.transactions import prepare_response
+from duetime_gateway.packing.sends import MessageDrafts
 from duetime_gateway.sending.encoding import Batch, Encoder, half_properties
 from duetime_gateway.sending.outcomes import Outcomes
 from google.protobuf.message import DecodeError

@@ -19,7 +19,7 @@ MIB = 1024 * 1024
 async def test_a_large_request_for_a_new_topic_is_taken_by_the_compiled_encoder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiled("duetime_gateway.face._packing")
+    compiled("duetime_gateway.packing._packing")
     taken: list[tuple[int, int]] = []
     begin_packed = sender.Sender._begin_packed
 

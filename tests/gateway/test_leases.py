@@ -7,9 +7,9 @@ from typing import Any
 import grpc
 import pytest
 from duetime.v1 import consumer_pb2, gateway_pb2
-from duetime_core import retry_policy
 from duetime_core.errors import FailedPrecondition, Overloaded, Unavailable
 from duetime_core.metadata import TopicModel, TopicQueueModel
+from duetime_core.rpc import retry_policy
 from duetime_format import receipts
 from sqlalchemy.orm import Session
 

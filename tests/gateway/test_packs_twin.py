@@ -8,7 +8,7 @@ from duetime.client.sending.stream import REQUESTS_UNDER_WAY_MAX
 from duetime.v1 import gateway_pb2, message_pb2
 from duetime_core.errors import InvalidArgument
 from duetime_format.levels import DELAY_MS_MAX
-from duetime_gateway.face.packs import NUMBER_MAX, PackDrafts, ranges_of
+from duetime_gateway.packing.packs import NUMBER_MAX, PackDrafts, ranges_of
 from duetime_gateway.sending.encoding import Batch, Encoder
 from duetime_gateway.sending.outcomes import Outcomes
 from google.protobuf.message import DecodeError
@@ -19,7 +19,7 @@ from tests.gateway.test_admission import FIELD, HOSTS
 from tests.gateway.test_encoding_twin import HOST, NOW_MS, SHARDS, assert_same, routes, rules
 from tests.twins import compiled, damaged
 
-take = compiled("duetime_gateway.face._packs").take
+take = compiled("duetime_gateway.packing._packs").take
 
 PREFIX = "7F0000014D2A9C0FF1E3"
 BODIES = st.lists(st.binary(max_size=32), min_size=1, max_size=6)

@@ -10,7 +10,7 @@ from duetime import AsyncProducer, AsyncPuller, AsyncReceiver, Consumer, Message
 from duetime.cli.app import run
 from duetime.client.tokens import TOKEN_VARIABLE
 from duetime.v1 import consumer_pb2, gateway_pb2, transactions_pb2
-from duetime_gateway.face.sends import EncodedRequest
+from duetime_gateway.packing.sends import EncodedRequest
 
 from tests.gateway.conftest import Gateway, error_of, message, real_store, request
 from tests.gateway.people import People, reason_of, shown

@@ -8,9 +8,9 @@ from typing import Any
 import grpc
 import pytest
 from duetime.v1 import store_pb2
-from duetime_core.calls import translate
 from duetime_core.errors import DueTimeError, Unavailable
-from duetime_core.serving import SERVER_OPTIONS, make_channel
+from duetime_core.rpc.calls import translate
+from duetime_core.rpc.serving import SERVER_OPTIONS, make_channel
 from duetime_gateway.shards.pipe import Pipe
 
 TIMEOUT_MS = 10_000

@@ -10,7 +10,7 @@ import yaml
 from duetime.v1 import externalscaler_pb2 as pb
 from duetime.v1 import gateway_pb2
 from duetime_core.errors import Unavailable
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 from duetime_gateway.face.scaler import Trigger
 
 from tests.gateway.conftest import Gateway, error_of, message, real_store, tapped_store, until

@@ -7,7 +7,7 @@ import grpc
 import pytest
 from duetime.v1 import consumer_pb2, gateway_pb2
 from duetime_core.errors import Unavailable
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 from duetime_core.testing.cluster import Cluster
 
 from tests.gateway.conftest import Gateway, TappedStore, WallClock, error_of

@@ -5,8 +5,8 @@ import asyncio
 import grpc
 import pytest
 from duetime.v1 import gateway_pb2, message_pb2
-from duetime_core import retry_policy
 from duetime_core.errors import DiskFull
+from duetime_core.rpc import retry_policy
 from duetime_format import record
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.properties import decode_properties

@@ -19,7 +19,7 @@ from duetime.v1 import (
     transactions_pb2,
 )
 from duetime_core.metadata import groups
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 from duetime_gateway.face import consumer_service
 from duetime_gateway.pending import jobs
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb

@@ -10,7 +10,7 @@ from duetime.client.errors import Unavailable
 from duetime.client.finding.finder import AsyncFinder
 from duetime.v1 import message_pb2
 from duetime.v1 import transactions_pb2 as pb
-from duetime_core.calls import refused
+from duetime_core.rpc.calls import refused
 from duetime_format import limits, record
 from duetime_format.names import HALF_TOPIC
 from duetime_format.properties import decode_properties

@@ -8,7 +8,7 @@ import grpc
 import pytest
 from duetime import Producer
 from duetime.v1 import export_pb2, gateway_pb2
-from duetime_core.channels import make_blocking_channel
+from duetime_core.rpc.channels import make_blocking_channel
 
 from tests.hostile.raw import Raw, request
 from tests.hostile.rig import DESCRIPTORS, Rig, told

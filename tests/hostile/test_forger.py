@@ -11,9 +11,9 @@ import grpc
 import pytest
 from duetime import Message, Producer, Puller
 from duetime.v1 import store_pb2, store_pb2_grpc
-from duetime_core.callers import ClusterSecret
-from duetime_core.channels import make_blocking_channel
-from duetime_core.credentials import Credentials
+from duetime_core.access.callers import ClusterSecret
+from duetime_core.access.credentials import Credentials
+from duetime_core.rpc.channels import make_blocking_channel
 from duetime_format import record
 from duetime_format.restore import Entry, quarantine, restore
 

@@ -15,9 +15,9 @@ import psycopg
 import pytest
 from duetime.cli.app import run as run_command
 from duetime.v1 import consumer_pb2, gateway_pb2, gateway_pb2_grpc, message_pb2
-from duetime_core.callers import METADATA_KEY
+from duetime_core.access.callers import METADATA_KEY
 from duetime_core.metadata.engine import make_engine, parse_url
-from duetime_core.settings import DATABASE_URL_VARIABLE, SECRETS_KEY_VARIABLE
+from duetime_core.node.settings import DATABASE_URL_VARIABLE, SECRETS_KEY_VARIABLE
 from sqlalchemy import inspect, text
 from sqlalchemy.engine import make_url
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import grpc
 import pytest
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc, message_pb2, retry_pb2, scheduler_pb2, store_pb2
-from duetime_core.callers import METADATA_KEY, Who, meant_for
+from duetime_core.access.callers import METADATA_KEY, Who, meant_for
 
 from tests.hostile.bystander import Bystander
 from tests.hostile.rig import Node, Rig

@@ -13,7 +13,7 @@ from datetime import timedelta
 import pytest
 from duetime import AsyncProducer, Message
 from duetime.v1 import backlog_pb2, externalscaler_pb2, externalscaler_pb2_grpc, gateway_pb2
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 
 from tests.kubernetes.account import CALL_TIMEOUT_S, QUEUE_COUNT, TOPIC, Account, connected, lanes
 from tests.kubernetes.kubectl import (

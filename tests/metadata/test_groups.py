@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from duetime.v1.consumer_pb2 import GROUP_START_LATEST, GROUP_START_TIME, Group
 from duetime.v1.message_pb2 import LevelBackoff, RetryPolicy
-from duetime_core import retry_policy
 from duetime_core.errors import AlreadyExists, NotFound, Unavailable
 from duetime_core.metadata import Database, GroupModel, Groups, groups, upgrade
+from duetime_core.rpc import retry_policy
 from duetime_core.testing import FakeClock
 from duetime_core.testing.clock import START_MS
 from sqlalchemy.orm import Session

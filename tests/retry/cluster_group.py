@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from duetime.v1 import consumer_pb2, gateway_pb2, gateway_pb2_grpc, message_pb2
-from duetime_core import retry_policy
-from duetime_core.serving import make_channel
+from duetime_core.rpc import retry_policy
+from duetime_core.rpc.serving import make_channel
 from duetime_core.testing.cluster import Cluster
 from duetime_format import record
 

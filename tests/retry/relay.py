@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 
 
 class Relay(grpc.GenericRpcHandler):

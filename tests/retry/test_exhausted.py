@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from duetime_core import retry_policy
+from duetime_core.rpc import retry_policy
 from duetime_core.testing.cluster import Cluster
 from duetime_format.properties import decode_properties
 from duetime_retry.copies import history_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from duetime.v1 import consumer_pb2, retry_pb2_grpc
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 from duetime_core.testing.cluster import Cluster
 from duetime_retry.copies import history_of
 from duetime_retry.exhausted import TAKEN_MS

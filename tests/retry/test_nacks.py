@@ -6,7 +6,7 @@ from pathlib import Path
 import grpc
 import pytest
 from duetime.v1 import consumer_pb2, gateway_pb2, message_pb2
-from duetime_core import retry_policy
+from duetime_core.rpc import retry_policy
 from duetime_core.testing.cluster import Cluster
 from duetime_format import receipts
 from duetime_format.attempts import Attempt

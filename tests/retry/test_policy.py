@@ -2,8 +2,8 @@
 
 import pytest
 from duetime.v1.message_pb2 import RetryPolicy
-from duetime_core import retry_policy
-from duetime_core.retry_policy import backoff_ms
+from duetime_core.rpc import retry_policy
+from duetime_core.rpc.retry_policy import backoff_ms
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_retry.policy import DeadLetter, Decision, Redeliver, decide, decide_sent_back
 from hypothesis import given

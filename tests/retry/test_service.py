@@ -8,7 +8,7 @@ import grpc
 import pytest
 from duetime.v1 import retry_pb2, retry_pb2_grpc
 from duetime_core.metadata import Database, TopicModel, TopicQueueModel, upgrade
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 from duetime_core.testing import FakeClock
 from duetime_format import record
 from duetime_format.properties import decode_properties

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from duetime_core.clock import SystemClock
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 from duetime_core.testing import Cluster
 from duetime_gateway.node import GatewayNode
 from duetime_gateway.settings import GatewaySettings

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from duetime_core.serving import make_channel
-from duetime_core.supervised import SUPERVISED_VARIABLE
+from duetime_core.node.supervised import SUPERVISED_VARIABLE
+from duetime_core.rpc.serving import make_channel
 from duetime_core.testing import Cluster
 from duetime_gateway.rocketmq.renewing import LEASE_MS
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb

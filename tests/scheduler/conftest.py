@@ -10,7 +10,7 @@ import grpc
 import pytest
 from duetime.v1 import store_pb2, store_pb2_grpc
 from duetime_core.metadata import Database
-from duetime_core.serving import Server, make_channel
+from duetime_core.rpc.serving import Server, make_channel
 from duetime_core.testing import FakeClock
 from duetime_format import record
 from duetime_format.properties import decode_properties

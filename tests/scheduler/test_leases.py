@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from duetime_core.members import MemberWatch
 from duetime_core.metadata import Database, LaneLeaseModel, SchedulerModel, upgrade
+from duetime_core.node.members import MemberWatch
 from duetime_scheduler.leases import LaneLeases, Tick
 from duetime_scheduler.sharing import LaneKey
 from sqlalchemy import select

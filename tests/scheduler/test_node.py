@@ -9,7 +9,7 @@ import pytest
 from duetime.v1 import scheduler_pb2, scheduler_pb2_grpc
 from duetime_core.errors import StartupError
 from duetime_core.metadata import Database, DelayOffsetModel, upgrade
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 from duetime_scheduler.leases import LaneLeases, Tick
 from duetime_scheduler.node import SchedulerNode
 from duetime_scheduler.settings import SchedulerSettings

@@ -1,7 +1,7 @@
 """Assignment of lanes to schedulers: tables of the pure decisions."""
 
 import pytest
-from duetime_core.members import MemberWatch
+from duetime_core.node.members import MemberWatch
 from duetime_scheduler.sharing import LeaseRow, claims, held, share_out
 from hypothesis import given
 from hypothesis import strategies as st

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from duetime import ReceivedMessage
 from duetime.client.record import split_records
 from duetime.v1 import consumer_pb2, leases_pb2
-from duetime_core.calls import fault_of
 from duetime_core.errors import DueTimeError
+from duetime_core.rpc.calls import fault_of
 from duetime_core.testing import LocalCluster
 from duetime_format import receipts
 from duetime_format.ranges import offsets_of

@@ -10,7 +10,7 @@ from duetime import AsyncFinder, AsyncProducer, AsyncPuller, CancelResult, Messa
 from duetime.client.sending.ending import CancelProgress
 from duetime.v1 import gateway_pb2_grpc
 from duetime.v1 import pending_pb2 as pb
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 from duetime_core.testing import Cluster
 from duetime_gateway.pending import jobs, matching
 

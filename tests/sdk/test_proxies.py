@@ -7,7 +7,7 @@ import pytest
 from duetime import AsyncProducer, Unavailable
 from duetime.client.connection import resolve_server
 from duetime.client.proxies import EXEMPTIONS, VARIABLES, proxy_of
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.sdk.gateway import Gateway

@@ -30,7 +30,7 @@ from duetime.v1 import gateway_pb2
 from duetime_core.errors import DueTimeError
 from duetime_core.errors import PermissionDenied as Denied
 from duetime_core.errors import Unauthenticated as Unknown
-from duetime_core.serving import status_of
+from duetime_core.rpc.serving import status_of
 
 # Makes each kind of client for a server and a token.
 CLIENTS = [

@@ -11,7 +11,7 @@ from typing import Any
 
 from duetime import AsyncDeadLetters, AsyncProducer, Message
 from duetime.v1 import consumer_pb2, gateway_pb2_grpc
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 from duetime_core.testing import Cluster, FakeClock
 from duetime_format.levels import DelayLevels
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from duetime import AsyncProducer, Message, Receipt
 from duetime.v1 import gateway_pb2_grpc, pending_pb2
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 from duetime_core.testing import Cluster
 from duetime_spark.moment import take_moment
 from duetime_spark.running import Order, run

@@ -11,7 +11,7 @@ import pytest
 from duetime import AsyncDeadLetters, AsyncProducer, Message
 from duetime.v1 import consumer_pb2, gateway_pb2_grpc
 from duetime.v1 import reports_pb2 as pb
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 from duetime_core.testing import Cluster
 from duetime_spark.cli import main
 

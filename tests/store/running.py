@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from duetime.v1 import gateway_pb2, store_pb2, store_pb2_grpc
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 from duetime_core.testing import FakeClock
 from duetime_store.files.disk import Disk
 from duetime_store.node import StoreNode

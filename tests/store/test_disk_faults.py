@@ -11,8 +11,8 @@ from pathlib import Path
 import grpc
 import pytest
 from duetime.v1 import store_pb2
-from duetime_core.calls import translate
 from duetime_core.errors import DueTimeError
+from duetime_core.rpc.calls import translate
 from duetime_format import record
 from duetime_store.files.disk import Disk
 from duetime_store.files.reserve import Reserve

@@ -12,8 +12,8 @@ import grpc
 import pytest
 from duetime.v1 import export_pb2 as pb
 from duetime.v1 import store_pb2
-from duetime_core.calls import translate
 from duetime_core.clock import SystemClock, turn
+from duetime_core.rpc.calls import translate
 from duetime_core.testing import FakeClock
 from duetime_format import record
 from duetime_store import exporting

@@ -11,9 +11,9 @@ from duetime_core.errors import Overloaded
 from tests.tidy.sources import PACKAGES, PROJECT, content, files, module_of
 
 COUNTING = {"Seats", "Shares", "Room"}
-ARITHMETIC = {"duetime_core.seats", "duetime_core.shares", "duetime_core.room"}
+ARITHMETIC = {"duetime_core.limits.seats", "duetime_core.limits.shares", "duetime_core.limits.room"}
 # Limits that are kept without them.
-BY_HAND = {"duetime_core.shedding"}
+BY_HAND = {"duetime_core.limits.shedding"}
 SECTION = re.compile(r"^## Shares of callers\n(.*?)^## ", re.MULTILINE | re.DOTALL)
 REASON = re.compile(r"\b[A-Z_]+_(?:EXHAUSTED|REQUESTS|OVERLOADED|KEPT|FULL|EXCEEDED)\b")
 

@@ -13,9 +13,9 @@ RACE = "waits for the first of two events, and cancels the other in `finally`"
 LOOPS = "the node's task group; `failed` awaits it, `stop` cancels it"
 ALLOWED = {
     "console/duetime_console/api/operations.py": RACE,
-    "core/duetime_core/leasestreams.py": "held by its stream, which ends it and waits for it",
+    "core/duetime_core/rpc/leasestreams.py": "held by its stream, which ends it and waits for it",
     "core/duetime_core/metadata/database.py": "awaited by the `stop` that makes it",
-    "core/duetime_core/node.py": RACE,
+    "core/duetime_core/node/life.py": RACE,
     "core/duetime_core/together.py": "awaited by the function that makes it, in the variables of a node",
     "core/duetime_core/within/call.py": "writes requests; cancelled when its call is settled",
     "core/duetime_core/within/channel.py": "waits for a server; held in a set, cancelled when its call is settled",

@@ -34,8 +34,8 @@ from duetime import (
     Receipt,
 )
 from duetime.v1 import consumer_pb2, gateway_pb2, gateway_pb2_grpc, store_pb2, store_pb2_grpc
-from duetime_core.retry_policy import parse
-from duetime_core.serving import make_channel
+from duetime_core.rpc.retry_policy import parse
+from duetime_core.rpc.serving import make_channel
 from duetime_core.testing import Cluster
 from google.protobuf.json_format import MessageToDict
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from duetime import AsyncDeadLetters, AsyncPuller, AsyncReceiver
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc, message_pb2
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 from duetime_core.testing import Cluster, FakeClock
 from duetime_format.lanes import is_timer_lane
 

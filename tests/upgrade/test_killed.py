@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from duetime import AsyncDeadLetters, AsyncPuller, AsyncReceiver
 from duetime.v1 import gateway_pb2_grpc
-from duetime_core.serving import make_channel
+from duetime_core.rpc.serving import make_channel
 from duetime_core.testing import Cluster, FakeClock
 
 from tests.upgrade.conftest import cluster_on

@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from duetime.v1 import consumer_pb2
 from duetime_core.errors import Overloaded
-from duetime_core.seats import Seats
+from duetime_core.limits.seats import Seats
 from duetime_format.limits import (
     ATTEMPTS_MAX,
     BACKOFF_MS_MAX,

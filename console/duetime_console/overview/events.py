@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import structlog
-from duetime_core.seats import Seats
+from duetime_core.limits.seats import Seats
 from starlette.responses import StreamingResponse
 from starlette.types import Send
 

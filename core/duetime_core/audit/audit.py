@@ -11,10 +11,10 @@ import grpc
 import structlog
 from google.protobuf.message import DecodeError
 
-from duetime_core import principal
+from duetime_core.access import principal
+from duetime_core.access.callers import host_of
 from duetime_core.audit.events import REFUSED, Act, Event, plain
 from duetime_core.audit.refusals import PERIOD_MS, Refusals
-from duetime_core.callers import host_of
 from duetime_core.clock import Clock, Timer
 from duetime_core.errors import DueTimeError
 

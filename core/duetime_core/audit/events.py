@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 from duetime_format.texts import printable
 
-from duetime_core.bounds import cut
-from duetime_core.secrets import masked
+from duetime_core.limits.bounds import cut
+from duetime_core.telemetry.secrets import masked
 
 # Limit of each text in rows.
 TEXT_BYTES_MAX = 255

@@ -8,8 +8,8 @@ from duetime_format.printing import echo
 
 from duetime_core.errors import StartupError
 from duetime_core.metadata.schema import await_schema, current_revision, head_revision, upgrade
-from duetime_core.secrets import masked
-from duetime_core.settings import DATABASE_URL_VARIABLE, database_url_of_commands
+from duetime_core.node.settings import DATABASE_URL_VARIABLE, database_url_of_commands
+from duetime_core.telemetry.secrets import masked
 
 WAIT_S = 300
 

@@ -12,12 +12,12 @@ from duetime_format.limits import GROUPS_MAX
 from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
-from duetime_core import retry_policy
 from duetime_core.clock import Clock
 from duetime_core.errors import AlreadyExists, NotFound, Overloaded
+from duetime_core.limits.seats import Seats
 from duetime_core.metadata.database import Database
 from duetime_core.metadata.models import GroupModel
-from duetime_core.seats import Seats
+from duetime_core.rpc import retry_policy
 
 FRESH_MS = 1_000
 

@@ -1,4 +1,4 @@
-"""The rows by which members recognise each other as alive: each increments its own. duetime_core.members reads them.
+"""The rows by which members recognise each other as alive: each increments its own. See duetime_core.node.members.
 
 Each function is part of the caller's transaction.
 """

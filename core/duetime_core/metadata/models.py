@@ -51,7 +51,7 @@ class TopicModel(Base):
     generation: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
     # 1: shards are deleting it; hidden from all other calls.
     is_deleting: Mapped[int] = mapped_column(default=0, server_default="0")
-    # The caller that made it, as `duetime_core.callers.sharer` names it; empty: nobody knows.
+    # The caller that made it, as `duetime_core.access.callers.sharer` names it; empty: nobody knows.
     owner: Mapped[str] = mapped_column(String(OWNER_CHARS_MAX), default="", server_default="")
 
 
@@ -91,7 +91,7 @@ class GroupModel(Base):
     start: Mapped[int]
     start_at_ms: Mapped[int] = mapped_column(BigInteger)
     ordered: Mapped[bool]
-    # Text form of duetime_core.retry_policy.
+    # Text form of duetime_core.rpc.retry_policy.
     retry: Mapped[str] = mapped_column(String(POLICY_CHARS_MAX))
     created_at_ms: Mapped[int] = mapped_column(BigInteger)
     # As of a topic.

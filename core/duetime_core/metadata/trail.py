@@ -10,11 +10,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from duetime_core.audit.events import Event
 from duetime_core.clock import Clock
-from duetime_core.defects import outcome
 from duetime_core.errors import Unavailable
-from duetime_core.logs import sparing
 from duetime_core.metadata.audit import AuditRow, AuditTable
 from duetime_core.metadata.database import Database
+from duetime_core.telemetry.defects import outcome
+from duetime_core.telemetry.logs import sparing
 
 # Logger for errors that callers can trigger.
 often = sparing()

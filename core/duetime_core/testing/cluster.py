@@ -17,9 +17,9 @@ from duetime_format.levels import DEFAULT_DELAY_LEVELS
 
 from duetime_core.clock import Clock
 from duetime_core.metadata import upgrade
-from duetime_core.node import Node
-from duetime_core.serving import make_channel
-from duetime_core.settings import credentials_of_commands
+from duetime_core.node.life import Node
+from duetime_core.node.settings import credentials_of_commands
+from duetime_core.rpc.serving import make_channel
 from duetime_core.testing.clock import FakeClock
 from duetime_core.testing.hush import hush, speak
 from duetime_core.together import node_class

@@ -8,8 +8,8 @@ from typing import Any
 
 import grpc
 
-from duetime_core.logs import sparing
-from duetime_core.traces import name_of
+from duetime_core.telemetry.logs import sparing
+from duetime_core.telemetry.traces import name_of
 from duetime_core.within.rpc import Rpc
 
 log = sparing()

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 import structlog
 from duetime_core.clock import Clock
 from duetime_core.metadata import OUTAGES
-from duetime_core.probes import Health
+from duetime_core.rpc.probes import Health
 from prometheus_client import CollectorRegistry
 
 from duetime_gateway.parts import make_parts
@@ -16,7 +16,7 @@ log = structlog.get_logger()
 
 
 class GatewayNode:
-    """See duetime_core.node.Node. Created within a running event loop."""
+    """See duetime_core.node.life.Node. Created within a running event loop."""
 
     settings_class = GatewaySettings
 

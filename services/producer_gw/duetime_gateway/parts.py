@@ -7,13 +7,13 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from duetime_core.access.credentials import Credentials
 from duetime_core.audit.audit import Audit
 from duetime_core.clock import Clock
-from duetime_core.credentials import Credentials
+from duetime_core.limits.traffic import Traffic
+from duetime_core.limits.turns import Turns
 from duetime_core.metadata import AuditTable, Database, Groups, Trail
-from duetime_core.serving import Server
-from duetime_core.traffic import Traffic
-from duetime_core.turns import Turns
+from duetime_core.rpc.serving import Server
 from prometheus_client import CollectorRegistry
 
 from duetime_gateway.access.book import Book

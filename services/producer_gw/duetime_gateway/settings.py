@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Self
 
-from duetime_core.exposure import Listener
-from duetime_core.listening import NO_PORT
-from duetime_core.settings import StoreClientSettings, secrets_key_of_all
+from duetime_core.access.exposure import Listener
+from duetime_core.node.settings import StoreClientSettings, secrets_key_of_all
+from duetime_core.rpc.listening import NO_PORT
 from duetime_format.limits import QUEUE_COUNT_MAX, QUEUES_MAX_DEFAULT, REQUEST_BYTES_MAX, TOPICS_MAX_DEFAULT
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict

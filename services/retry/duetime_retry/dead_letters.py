@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from duetime.v1 import consumer_pb2, gateway_pb2, message_pb2, store_pb2
-from duetime_core.calls import fault_of
 from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError, InvalidArgument, NotFound, Unavailable, Violation
-from duetime_core.logs import sparing
+from duetime_core.rpc.calls import fault_of
+from duetime_core.telemetry.logs import sparing
 from duetime_format import limits, record
 from duetime_format.names import dlq_topic, is_name, retry_topic
 from duetime_format.texts import shown

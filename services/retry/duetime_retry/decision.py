@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from duetime.v1 import consumer_pb2, store_pb2
 from duetime.v1.message_pb2 import RetryPolicy
-from duetime_core.calls import fault_of
-from duetime_core.defects import defect
 from duetime_core.errors import DataLoss, DueTimeError
+from duetime_core.rpc.calls import fault_of
+from duetime_core.telemetry.defects import defect
 from duetime_format import names, record
 from duetime_format.errors import Damaged
 from duetime_format.levels import DelayLevels

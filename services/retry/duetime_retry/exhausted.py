@@ -13,8 +13,8 @@ from functools import partial
 
 from duetime.v1 import store_pb2
 from duetime_core.clock import Clock
-from duetime_core.defects import outcome
-from duetime_core.logs import sparing
+from duetime_core.telemetry.defects import outcome
+from duetime_core.telemetry.logs import sparing
 
 from duetime_retry.decision import Decider, Failure
 from duetime_retry.metrics import RetryMetrics

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from duetime.v1 import consumer_pb2, message_pb2
-from duetime_core.attempts import failed_attempts
 from duetime_core.errors import DueTimeError, InvalidArgument, Violation
+from duetime_core.rpc.attempts import failed_attempts
 from duetime_format import priority, record
 from duetime_format.attempts import History
 from duetime_format.limits import PROPERTIES_BYTES_MAX

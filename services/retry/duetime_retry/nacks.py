@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 
 from duetime.v1 import consumer_pb2, store_pb2
 from duetime.v1.message_pb2 import RetryPolicy
-from duetime_core import retry_policy
-from duetime_core.calls import fault_of
 from duetime_core.errors import DueTimeError, InvalidArgument, Violation
+from duetime_core.rpc import retry_policy
+from duetime_core.rpc.calls import fault_of
 from duetime_format import limits, receipts
 
 from duetime_retry.decision import Decider, Failure

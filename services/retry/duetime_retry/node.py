@@ -9,10 +9,10 @@ import structlog
 from duetime.v1 import retry_pb2_grpc
 from duetime_core.audit.audit import Audit
 from duetime_core.clock import Clock
+from duetime_core.limits.traffic import Traffic
 from duetime_core.metadata import OUTAGES, Database, Trail
-from duetime_core.probes import Health
-from duetime_core.serving import Server, make_channel
-from duetime_core.traffic import Traffic
+from duetime_core.rpc.probes import Health
+from duetime_core.rpc.serving import Server, make_channel
 from prometheus_client import CollectorRegistry
 
 from duetime_retry.dead_letters import DeadLetters
@@ -42,7 +42,7 @@ class _Parts:
 
 
 class RetryNode:
-    """See duetime_core.node.Node. Stateless: a crash loses only calls in flight, which their callers notice."""
+    """See duetime_core.node.life.Node. Stateless: a crash loses only calls in flight, which their callers notice."""
 
     settings_class = RetrySettings
 

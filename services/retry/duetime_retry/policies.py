@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from duetime.v1.message_pb2 import RetryPolicy
-from duetime_core import retry_policy
 from duetime_core.clock import Clock
-from duetime_core.logs import sparing
 from duetime_core.metadata import Database, GroupModel
+from duetime_core.rpc import retry_policy
+from duetime_core.telemetry.logs import sparing
 from duetime_format import record
 from duetime_format.properties import value_of
 from duetime_format.record import Record

@@ -17,7 +17,7 @@ has no retry queue.
 from dataclasses import dataclass
 
 from duetime.v1.message_pb2 import RetryPolicy
-from duetime_core.retry_policy import LEVELS_BEFORE_FIRST, backoff_ms
+from duetime_core.rpc.retry_policy import LEVELS_BEFORE_FIRST, backoff_ms
 from duetime_format.levels import DelayLevels
 from duetime_format.limits import ATTEMPTS_DEFAULT
 

@@ -6,7 +6,7 @@ first one's place. It has neither the time of receiving nor the failure, so the 
 
 from duetime.v1 import retry_pb2
 from duetime_core.errors import InvalidArgument, Violation
-from duetime_core.logs import sparing
+from duetime_core.telemetry.logs import sparing
 from duetime_format import limits, names, record
 from duetime_format.levels import DelayLevels
 from duetime_format.texts import shown

@@ -1,6 +1,6 @@
 """Settings of the retry process."""
 
-from duetime_core.settings import StoreClientSettings
+from duetime_core.node.settings import StoreClientSettings
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 

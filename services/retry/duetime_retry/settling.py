@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from time import time_ns
 
 from duetime.v1 import consumer_pb2, store_pb2
-from duetime_core import tracing
-from duetime_core.calls import fault_of
 from duetime_core.errors import DueTimeError
-from duetime_core.logs import sparing
+from duetime_core.rpc.calls import fault_of
+from duetime_core.telemetry import tracing
+from duetime_core.telemetry.logs import sparing
 from duetime_format import attempts as histories
 from duetime_format import names, record
 from duetime_format.levels import DelayLevels

@@ -5,8 +5,8 @@ from typing import Any
 
 import grpc
 from duetime.v1 import store_pb2, store_pb2_grpc
-from duetime_core.calls import answer_of
 from duetime_core.errors import InvalidArgument, NotFound, Unavailable, Violation
+from duetime_core.rpc.calls import answer_of
 from duetime_format import record
 
 # The reason of a shard that does not answer.

@@ -1,7 +1,7 @@
 """`python -m duetime_scheduler`: one scheduler process."""
 
 import duetime_core.starting  # noqa: F401  first, so that all others load faster
-from duetime_core.node import main
+from duetime_core.node.life import main
 
 from duetime_scheduler.node import SchedulerNode
 from duetime_scheduler.settings import SchedulerSettings

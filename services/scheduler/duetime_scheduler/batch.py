@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from duetime.v1 import store_pb2
-from duetime_core.defects import defect
-from duetime_core.logs import sparing
-from duetime_core.traces import name_of
+from duetime_core.telemetry.defects import defect
+from duetime_core.telemetry.logs import sparing
+from duetime_core.telemetry.traces import name_of
 from duetime_format.restore import Entries, Unrestorable, quarantine, quickest_run, restore
 from duetime_format.units import Ints
 from duetime_format.view import quickest_split

@@ -18,11 +18,11 @@ from time import perf_counter, time_ns
 
 import grpc
 from duetime.v1 import store_pb2, store_pb2_grpc
-from duetime_core import tracing
-from duetime_core.calls import Unreadable, readable
 from duetime_core.clock import Clock
-from duetime_core.defects import defect
-from duetime_core.logs import sparing
+from duetime_core.rpc.calls import Unreadable, readable
+from duetime_core.telemetry import tracing
+from duetime_core.telemetry.defects import defect
+from duetime_core.telemetry.logs import sparing
 from duetime_format.lanes import is_timer_lane
 
 from duetime_scheduler.batch import EntryBatch, OutOfStep, make_batch

@@ -4,9 +4,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from duetime_core.members import MemberWatch
 from duetime_core.metadata import Database, LaneLeaseModel, SchedulerModel, table_of
 from duetime_core.metadata.heartbeats import beat, forget
+from duetime_core.node.members import MemberWatch
 from sqlalchemy import delete, insert, select, update
 from sqlalchemy.orm import Session
 

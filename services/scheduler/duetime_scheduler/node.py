@@ -11,11 +11,11 @@ import structlog
 from duetime.v1 import scheduler_pb2_grpc, store_pb2_grpc
 from duetime_core.audit.audit import Audit
 from duetime_core.clock import Clock
-from duetime_core.members import MemberWatch
+from duetime_core.limits.traffic import Traffic
 from duetime_core.metadata import Database, Trail
-from duetime_core.probes import Health
-from duetime_core.serving import Server, make_channel
-from duetime_core.traffic import Traffic
+from duetime_core.node.members import MemberWatch
+from duetime_core.rpc.probes import Health
+from duetime_core.rpc.serving import Server, make_channel
 from prometheus_client import CollectorRegistry
 
 from duetime_scheduler.leases import LaneLeases
@@ -47,7 +47,7 @@ def make_member_id() -> str:
 
 
 class SchedulerNode:
-    """See duetime_core.node.Node."""
+    """See duetime_core.node.life.Node."""
 
     settings_class = SchedulerSettings
 

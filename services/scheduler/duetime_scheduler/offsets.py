@@ -7,9 +7,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from duetime.v1 import gateway_pb2, store_pb2, store_pb2_grpc
-from duetime_core.calls import answer_of
-from duetime_core.logs import sparing
 from duetime_core.metadata import Database, DelayOffsetModel
+from duetime_core.rpc.calls import answer_of
+from duetime_core.telemetry.logs import sparing
 from duetime_format.lanes import lane_of, place_of
 from sqlalchemy import select
 from sqlalchemy.orm import Session

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import structlog
 from duetime.v1 import gateway_pb2, store_pb2_grpc
-from duetime_core.calls import answer_of
 from duetime_core.clock import Clock
-from duetime_core.defects import outcome
 from duetime_core.errors import DueTimeError
 from duetime_core.metadata import ANY_FAULT, Database
+from duetime_core.rpc.calls import answer_of
+from duetime_core.telemetry.defects import outcome
 
 from duetime_scheduler.lane import BACKOFF_MS_MAX, BACKOFF_MS_MIN, Restorer
 from duetime_scheduler.leases import LaneLeases, Tick

@@ -2,7 +2,7 @@
 
 from typing import Self
 
-from duetime_core.settings import StoreClientSettings
+from duetime_core.node.settings import StoreClientSettings
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import grpc
 import structlog
 from duetime.v1 import store_pb2, store_pb2_grpc
-from duetime_core.calls import answer_of
 from duetime_core.clock import Clock
-from duetime_core.defects import outcome
+from duetime_core.rpc.calls import answer_of
+from duetime_core.telemetry.defects import outcome
 
 from duetime_scheduler.metrics import SchedulerMetrics
 from duetime_scheduler.sharing import LaneKey, names

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from duetime.v1 import export_pb2
 from duetime_core.clock import Clock, Timer
 from duetime_core.errors import InvalidArgument, NotFound, Unavailable, Violation
-from duetime_core.seats import Seats
+from duetime_core.limits.seats import Seats
 
 from duetime_store.metrics import StoreMetrics
 from duetime_store.writing.store import Store

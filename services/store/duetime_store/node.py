@@ -9,8 +9,8 @@ from typing import TypeVar
 import structlog
 from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError, StartupError
-from duetime_core.probes import Health
-from duetime_core.serving import Server
+from duetime_core.rpc.probes import Health
+from duetime_core.rpc.serving import Server
 from duetime_format.record import host_bytes
 from prometheus_client import CollectorRegistry
 
@@ -43,7 +43,7 @@ class _Serving:
 
 
 class StoreNode:
-    """See duetime_core.node.Node."""
+    """See duetime_core.node.life.Node."""
 
     settings_class = StoreSettings
 

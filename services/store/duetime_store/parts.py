@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from duetime_core.clock import Clock
-from duetime_core.traffic import Traffic
+from duetime_core.limits.traffic import Traffic
 from prometheus_client import CollectorRegistry
 
 from duetime_store.deleting import TopicCalls

@@ -18,11 +18,11 @@ from duetime.v1 import (
     subscriptions_pb2,
     transactions_pb2,
 )
-from duetime_core.callers import caller_of
-from duetime_core.calls import fault_of, faults_of
+from duetime_core.access.callers import caller_of
 from duetime_core.errors import InvalidArgument, ReadOnly, Violation
-from duetime_core.serving import code_of
-from duetime_core.traffic import COUNTED_BYTES_MIN
+from duetime_core.limits.traffic import COUNTED_BYTES_MIN
+from duetime_core.rpc.calls import fault_of, faults_of
+from duetime_core.rpc.serving import code_of
 from duetime_format import limits
 from grpc import StatusCode
 

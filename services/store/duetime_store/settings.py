@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from duetime_core.settings import NodeSettings, transaction_timeout_of_all
+from duetime_core.node.settings import NodeSettings, transaction_timeout_of_all
 from duetime_format.lanes import TIMER_LANES_MAX
 from duetime_format.levels import DELAY_MS_MAX
 from duetime_format.limits import QUEUES_MAX_DEFAULT, TOPICS_MAX_DEFAULT

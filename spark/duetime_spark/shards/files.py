@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 import fsspec
 import grpc
 from duetime.v1 import export_pb2, gateway_pb2_grpc, store_pb2_grpc
-from duetime_core.channels import make_blocking_channel
 from duetime_core.errors import InvalidArgument, Unavailable, Violation
+from duetime_core.node.settings import credentials_of_commands
 from duetime_core.ondisk.folder import IS_FOLDER, Files, LocalFiles
-from duetime_core.settings import credentials_of_commands
+from duetime_core.rpc.channels import make_blocking_channel
 
 GRPC = "grpc://"
 _OPTIONS = (("grpc.max_receive_message_length", 64 << 20),)

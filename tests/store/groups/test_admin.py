@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 from duetime.v1 import consumer_pb2, gateway_pb2, store_pb2
-from duetime_core.calls import translate
+from duetime_core.rpc.calls import translate
 from duetime_format.names import retry_topic
 
 from tests.store.groups.running import EXPIRED, GROUP, INVISIBLE_MS, OK, TOPIC, UNKNOWN, Consuming, copy, names

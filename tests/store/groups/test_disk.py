@@ -4,7 +4,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from duetime_core.calls import translate
+from duetime_core.rpc.calls import translate
 from duetime_store.files import configs
 from duetime_store.groups import snapshot
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import structlog
-from duetime_core.callers import Role, host_of
+from duetime_core.access.callers import Role, host_of
+from duetime_core.access.principal import Principal, serve_for
 from duetime_core.clock import Clock
 from duetime_core.errors import DataLoss, DueTimeError, Unauthenticated, Unavailable
-from duetime_core.principal import Principal, serve_for
 from duetime_format.hosts import is_loopback
 
 from duetime_gateway.access import permit
@@ -83,7 +83,7 @@ class ShutOut(Unauthenticated):
 
 
 class Gatekeeper:
-    """See duetime_core.gatekeeping."""
+    """See duetime_core.access.gatekeeping."""
 
     def __init__(
         self,

@@ -15,8 +15,8 @@ from typing import Any
 import jwt
 from duetime_core.clock import Clock
 from duetime_core.errors import Unauthenticated, Unavailable
-from duetime_core.logs import sparing
 from duetime_core.metadata.models import USER_CHARS_MAX
+from duetime_core.telemetry.logs import sparing
 
 from duetime_gateway.access.grants import GROUP_PREFIX
 from duetime_gateway.access.provider import Provider, check_url

@@ -8,7 +8,7 @@ import asyncio
 import secrets
 from hashlib import blake2b
 
-from duetime_core.seats import Seats
+from duetime_core.limits.seats import Seats
 
 from duetime_gateway.access.tokens import fits
 

@@ -4,8 +4,8 @@ Each `check_` raises InvalidArgument with all violations that can be found witho
 """
 
 from duetime.v1 import consumer_pb2
-from duetime_core import retry_policy
 from duetime_core.errors import Violation
+from duetime_core.rpc import retry_policy
 from duetime_format import limits
 
 from duetime_gateway.rules import INT64_MAX, group_read_violations, group_violations, outside, refuse

@@ -12,11 +12,11 @@ import structlog
 from duetime.v1 import backlog_pb2 as pb
 from duetime.v1 import gateway_pb2
 from duetime_core.clock import Clock
-from duetime_core.defects import outcome
 from duetime_core.errors import NotFound
-from duetime_core.logs import sparing
 from duetime_core.metadata import Database, Report, Reports
 from duetime_core.metadata.reports import BACKLOG
+from duetime_core.telemetry.defects import outcome
+from duetime_core.telemetry.logs import sparing
 from google.protobuf import json_format
 
 from duetime_gateway.administration.lanes import lanes_of

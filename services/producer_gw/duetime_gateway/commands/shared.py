@@ -18,8 +18,8 @@ from duetime_core.errors import DueTimeError, InvalidArgument, Unavailable
 from duetime_core.metadata import AuditRow, Database
 from duetime_core.metadata import users as table
 from duetime_core.metadata.audit import add_rows
-from duetime_core.secrets import masked
-from duetime_core.settings import DATABASE_URL_VARIABLE
+from duetime_core.node.settings import DATABASE_URL_VARIABLE
+from duetime_core.telemetry.secrets import masked
 from duetime_format.printing import echo
 from sqlalchemy.orm import Session
 

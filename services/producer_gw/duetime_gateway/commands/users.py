@@ -9,7 +9,7 @@ from duetime.client.errors import DueTimeError as ClientError
 from duetime.client.message import delay_ms
 from duetime_core.metadata import users as table
 from duetime_core.metadata.models import ACCESS_KEY_CHARS
-from duetime_core.settings import SECRETS_KEY_VARIABLE, secrets_key_of_all
+from duetime_core.node.settings import SECRETS_KEY_VARIABLE, secrets_key_of_all
 from duetime_format.printing import echo
 from sqlalchemy.orm import Session
 

@@ -10,8 +10,8 @@ from typing import Generic, Protocol, TypeVar
 
 import grpc
 from duetime_core.clock import Clock
-from duetime_core.defects import outcome
 from duetime_core.errors import DueTimeError
+from duetime_core.telemetry.defects import outcome
 from duetime_format import limits
 
 from duetime_gateway.deadlines import timeout_of

@@ -8,12 +8,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from duetime_core.callers import sharer
+from duetime_core.access.callers import sharer
 from duetime_core.clock import Clock
-from duetime_core.defects import outcome
 from duetime_core.errors import InvalidArgument, Violation
-from duetime_core.logs import sparing
 from duetime_core.metadata import Groups
+from duetime_core.telemetry.defects import outcome
+from duetime_core.telemetry.logs import sparing
 from duetime_format import limits
 from duetime_format.names import retry_topic
 

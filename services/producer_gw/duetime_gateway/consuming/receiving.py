@@ -6,8 +6,8 @@ With one shard, a take is forwarded with its wait; `gathering` asks several. An 
 import asyncio
 from collections.abc import Sequence
 
-from duetime_core.callers import sharer
-from duetime_core.seats import Seats
+from duetime_core.access.callers import sharer
+from duetime_core.limits.seats import Seats
 
 from duetime_gateway.answers import raise_first
 from duetime_gateway.consuming.admission import check_acked, check_receive, check_take

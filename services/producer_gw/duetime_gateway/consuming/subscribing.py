@@ -12,13 +12,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from functools import partial
 
-from duetime_core.callers import sharer
-from duetime_core.credit import Credit
-from duetime_core.defects import defect
+from duetime_core.access.callers import sharer
 from duetime_core.errors import DueTimeError
-from duetime_core.room import Room
-from duetime_core.seats import Seats
-from duetime_core.traffic import COUNTED_BYTES_MIN
+from duetime_core.limits.credit import Credit
+from duetime_core.limits.room import Room
+from duetime_core.limits.seats import Seats
+from duetime_core.limits.traffic import COUNTED_BYTES_MIN
+from duetime_core.telemetry.defects import defect
 from duetime_format.limits import CREDIT_BYTES_MAX, SUBSCRIPTION_ANSWER_BYTES_MAX
 
 from duetime_gateway.consuming.admission import check_subscribe

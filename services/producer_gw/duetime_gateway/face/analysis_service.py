@@ -7,9 +7,9 @@ from typing import Any
 import grpc
 from duetime.v1 import backlog_pb2, reports_pb2, store_pb2
 from duetime.v1 import export_pb2 as pb
-from duetime_core.callers import sharer
-from duetime_core.decoding import decode
+from duetime_core.access.callers import sharer
 from duetime_core.errors import DueTimeError, NotFound
+from duetime_core.rpc.decoding import decode
 
 from duetime_gateway.administration.backlog import Backlog
 from duetime_gateway.administration.reports import JobReports

@@ -1,8 +1,8 @@
 """Reserves capacity for answers before they are made: a call asks the store for no more than the gateway can hold."""
 
 from duetime_core.clock import SystemClock
-from duetime_core.room import Reservation, Room
-from duetime_core.traffic import COUNTED_BYTES_MIN
+from duetime_core.limits.room import Reservation, Room
+from duetime_core.limits.traffic import COUNTED_BYTES_MIN
 from duetime_format import limits
 
 from duetime_gateway.queries import Selection

@@ -5,14 +5,14 @@ from typing import Any
 
 import grpc
 from duetime.v1 import gateway_pb2, message_pb2
-from duetime_core.decoding import decode
 from duetime_core.errors import DueTimeError, Violation
+from duetime_core.rpc.decoding import decode
 from duetime_format import record
 from duetime_format.admission import Draft
 
 from duetime_gateway.face.callers import Context, caller
-from duetime_gateway.face.sends import EncodedRequest, draft_of, encoded_response
 from duetime_gateway.metrics import GatewayMetrics
+from duetime_gateway.packing.sends import EncodedRequest, draft_of, encoded_response
 from duetime_gateway.sending.outcomes import AllStored, Outcomes
 from duetime_gateway.sending.sender import Sender
 

@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import grpc
-from duetime_core.principal import current
+from duetime_core.access.principal import current
 from duetime_format import record
 
 from duetime_gateway.access import permit

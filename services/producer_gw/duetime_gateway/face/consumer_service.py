@@ -5,9 +5,9 @@ from typing import Any
 
 import grpc
 from duetime.v1 import consumer_pb2 as pb
-from duetime_core.callers import sharer
-from duetime_core.room import Room
-from duetime_core.seats import Seats
+from duetime_core.access.callers import sharer
+from duetime_core.limits.room import Room
+from duetime_core.limits.seats import Seats
 from duetime_format.limits import PULL_BYTES_MAX
 
 from duetime_gateway.access import permit

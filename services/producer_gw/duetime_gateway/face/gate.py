@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Any
 
-from duetime_core.principal import current
+from duetime_core.access.principal import current
 
 from duetime_gateway.face.callers import Context
 from duetime_gateway.face.charges import CHARGES

@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from duetime_core.decoding import decode
 from duetime_core.errors import PermissionDenied
+from duetime_core.rpc.decoding import decode
 
 from duetime_gateway.access import permit
 from duetime_gateway.access.rules import Rule

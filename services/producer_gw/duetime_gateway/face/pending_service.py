@@ -7,8 +7,8 @@ from typing import Any
 import grpc
 from duetime.v1 import consumer_pb2
 from duetime.v1 import pending_pb2 as pb
-from duetime_core.callers import sharer
-from duetime_core.room import Room
+from duetime_core.access.callers import sharer
+from duetime_core.limits.room import Room
 from duetime_format.limits import PULL_BYTES_MAX
 
 from duetime_gateway.face.answering import room_in_turn

@@ -6,11 +6,11 @@ from typing import Any
 
 import grpc
 from duetime.v1 import consumer_pb2, leases_pb2
-from duetime_core.calls import fault_of
-from duetime_core.defects import outcome
 from duetime_core.errors import InvalidArgument, Violation
-from duetime_core.leasestreams import Answer, LeaseStream, LeaseStreams
-from duetime_core.room import Room
+from duetime_core.limits.room import Room
+from duetime_core.rpc.calls import fault_of
+from duetime_core.rpc.leasestreams import Answer, LeaseStream, LeaseStreams
+from duetime_core.telemetry.defects import outcome
 
 from duetime_gateway.consuming.receiving import Receivers, StreamReceiver
 from duetime_gateway.face.answering import room_for

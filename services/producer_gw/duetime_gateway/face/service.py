@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import grpc
 from duetime.v1 import consumer_pb2, gateway_pb2
-from duetime_core.callers import sharer
-from duetime_core.calls import fault_of
+from duetime_core.access.callers import sharer
 from duetime_core.errors import DueTimeError
+from duetime_core.limits.room import Room
 from duetime_core.metadata import Database
-from duetime_core.room import Room
+from duetime_core.rpc.calls import fault_of
 from duetime_format.limits import BODY_BYTES_MAX, LITE_PAGE_COUNT, LITE_PAGE_COUNT_MAX, PULL_BYTES_MAX
 from duetime_format.names import HALF_TOPIC, is_internal_topic
 
@@ -34,8 +34,8 @@ from duetime_gateway.face.reads import (
     search_of,
     topic_message,
 )
-from duetime_gateway.face.sends import EncodedRequest, encoded_response
 from duetime_gateway.finding.finder import Finder
+from duetime_gateway.packing.sends import EncodedRequest, encoded_response
 from duetime_gateway.quotas.meters import REFUSALS
 from duetime_gateway.routing.places import Places
 from duetime_gateway.routing.topics import Topics

@@ -6,9 +6,9 @@ from typing import Any
 
 import grpc
 from duetime.v1 import transactions_pb2 as pb
+from duetime_core.access.callers import sharer
 from duetime_core.audit.audit import name_resource
-from duetime_core.callers import sharer
-from duetime_core.room import Room
+from duetime_core.limits.room import Room
 from duetime_format import record
 from duetime_format.errors import Damaged
 from duetime_format.limits import BODY_BYTES_MAX, PULL_ANSWER_BYTES_MAX
@@ -16,7 +16,6 @@ from duetime_format.properties import decode_properties
 
 from duetime_gateway.access import permit
 from duetime_gateway.access.grants import Kind, Right
-from duetime_gateway.face import ends
 from duetime_gateway.face.answering import room_in_turn
 from duetime_gateway.face.callers import Context, caller, remaining_ms
 from duetime_gateway.face.transactions import (
@@ -25,6 +24,7 @@ from duetime_gateway.face.transactions import (
     half_message,
     prepare_response,
 )
+from duetime_gateway.packing import ends
 from duetime_gateway.routing.places import Places
 from duetime_gateway.transactions.checks import Check
 from duetime_gateway.transactions.columns import Ends

@@ -2,12 +2,12 @@
 
 from duetime.v1 import message_pb2
 from duetime.v1 import transactions_pb2 as pb
-from duetime_core.decoding import decode
+from duetime_core.rpc.decoding import decode
 from duetime_format import priority, record
 from duetime_format.properties import decode_properties
 from duetime_format.record import Record, host_text
 
-from duetime_gateway.face.sends import EncodedRequest, HalfOf, MessageDrafts, fill_oddities
+from duetime_gateway.packing.sends import EncodedRequest, HalfOf, MessageDrafts, fill_oddities
 from duetime_gateway.sending.outcomes import AllStored, Outcomes
 from duetime_gateway.transactions.checks import Check
 from duetime_gateway.transactions.names import text_of

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from duetime.v1 import pending_pb2
-from duetime_core.calls import fault_of
 from duetime_core.errors import Ambiguous, DueTimeError, InvalidArgument, NotFound
+from duetime_core.rpc.calls import fault_of
 
 from duetime_gateway.errors import shard_unavailable
 from duetime_gateway.pending.admission import ref_violations

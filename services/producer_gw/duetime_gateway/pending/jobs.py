@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError
-from duetime_core.seats import Seats
+from duetime_core.limits.seats import Seats
 
 from duetime_gateway.answers import raise_first
 from duetime_gateway.errors import stopping

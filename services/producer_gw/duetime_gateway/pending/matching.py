@@ -5,8 +5,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from duetime.v1 import pending_pb2 as pb
-from duetime_core.calls import refused
 from duetime_core.clock import Clock
+from duetime_core.rpc.calls import refused
 from duetime_format.limits import PENDING_COUNT_MAX
 from duetime_format.names import is_system_topic
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from duetime.v1 import consumer_pb2 as pb
 from duetime.v1 import message_pb2, pending_pb2, store_pb2
-from duetime_core.calls import refused
 from duetime_core.clock import Clock
 from duetime_core.metadata import Groups
+from duetime_core.rpc.calls import refused
 from duetime_format import limits, record
 from duetime_format.names import retry_topic
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from duetime_core.decoding import decode
+from duetime_core.rpc.decoding import decode
 
 from duetime_gateway.quotas.quotas import Copy, Quotas, Settle
 

@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Iterator
 
 from duetime_core.clock import Clock
-from duetime_core.defects import outcome
 from duetime_core.errors import DueTimeError
-from duetime_core.logs import sparing
-from duetime_core.members import MemberWatch
+from duetime_core.node.members import MemberWatch
+from duetime_core.telemetry.defects import outcome
+from duetime_core.telemetry.logs import sparing
 
 from duetime_gateway.metrics import QuotaFigure as Figure
 from duetime_gateway.metrics import QuotaMetrics

@@ -7,7 +7,7 @@ Between counts, messages accepted here are added, and messages that fall due are
 import asyncio
 
 from duetime.v1 import pending_pb2
-from duetime_core.defects import outcome
+from duetime_core.telemetry.defects import outcome
 
 from duetime_gateway.quotas.meters import Pending
 from duetime_gateway.quotas.quotas import Quotas

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from duetime_core.callers import host_of
+from duetime_core.access.callers import host_of
 from duetime_core.clock import Clock
-from duetime_core.sockets import Sockets
+from duetime_core.limits.sockets import Sockets
 from duetime_core.within.server import PEER
 
 from duetime_gateway.quotas.limits import EVERYBODY, HOST, TOPIC, USER, Limits, Of

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from duetime_core.clock import Clock
-from duetime_core.defects import outcome
 from duetime_core.errors import DueTimeError
-from duetime_core.gathering import Gathering
+from duetime_core.rpc.gathering import Gathering
+from duetime_core.telemetry.defects import outcome
 from duetime_format.limits import RECEIPTS_MAX
 from duetime_format.receipts import shard_of
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from duetime_core.principal import current
+from duetime_core.access.principal import current
 from duetime_format.texts import shown
 
 from duetime_gateway.access.headers import Headers

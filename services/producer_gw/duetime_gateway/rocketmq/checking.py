@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from functools import partial
 
 from duetime_core.clock import Clock
-from duetime_core.defects import outcome
 from duetime_core.errors import NotFound
+from duetime_core.telemetry.defects import outcome
 
 from duetime_gateway.rocketmq.clients import Client
 from duetime_gateway.rocketmq.names import shown

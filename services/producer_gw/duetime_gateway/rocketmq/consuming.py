@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from duetime.v1 import consumer_pb2
-from duetime_core.callers import sharer
-from duetime_core.calls import refused
+from duetime_core.access.callers import sharer
 from duetime_core.clock import Clock
-from duetime_core.defects import outcome
 from duetime_core.errors import AlreadyExists, NotFound
-from duetime_core.logs import sparing
+from duetime_core.limits.room import Room
+from duetime_core.limits.seats import Seats
 from duetime_core.metadata import Groups
-from duetime_core.room import Room
-from duetime_core.seats import Seats
+from duetime_core.rpc.calls import refused
+from duetime_core.telemetry.defects import outcome
+from duetime_core.telemetry.logs import sparing
 from duetime_format import limits
 from duetime_format.levels import DelayLevels
 from duetime_format.receipts import by_shard

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
+from duetime_core.access.principal import current
 from duetime_core.audit.audit import tell_refused_part
 from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError, PermissionDenied, Unauthenticated
-from duetime_core.principal import current
 
 from duetime_gateway.access import permit
 from duetime_gateway.access.headers import read_headers

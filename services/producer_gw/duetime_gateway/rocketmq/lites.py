@@ -9,10 +9,10 @@ import asyncio
 from functools import partial
 from typing import Any, NamedTuple
 
-from duetime_core.callers import sharer
+from duetime_core.access.callers import sharer
 from duetime_core.clock import Clock
-from duetime_core.defects import outcome
-from duetime_core.seats import Seats
+from duetime_core.limits.seats import Seats
+from duetime_core.telemetry.defects import outcome
 from duetime_format.limits import LITE_SUBSCRIPTIONS_MAX
 
 from duetime_gateway.consuming.leases import Leases

@@ -12,8 +12,8 @@ gateway dies, they expire within a minute.
 from collections.abc import Iterable, Sequence
 
 from duetime_core.clock import Clock
-from duetime_core.defects import outcome
-from duetime_core.logs import sparing
+from duetime_core.telemetry.defects import outcome
+from duetime_core.telemetry.logs import sparing
 
 from duetime_gateway.consuming.leases import Leases
 from duetime_gateway.queries import Extension, ReceiptStatus

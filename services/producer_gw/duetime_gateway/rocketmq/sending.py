@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from functools import partial
 
 from duetime.v1 import gateway_pb2, message_pb2, pending_pb2, transactions_pb2
-from duetime_core.calls import refused
 from duetime_core.errors import DueTimeError
+from duetime_core.rpc.calls import refused
 from duetime_format.admission import topic_violations
 
 from duetime_gateway.access import permit
 from duetime_gateway.access.grants import Kind, Right
 from duetime_gateway.face.callers import caller
-from duetime_gateway.face.sends import EncodedRequest, encoded_response
 from duetime_gateway.face.transactions import EncodedPrepare, prepare_response
+from duetime_gateway.packing.sends import EncodedRequest, encoded_response
 from duetime_gateway.pending.ending import Ending
 from duetime_gateway.rocketmq import codes
 from duetime_gateway.rocketmq.callers import Call

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from duetime.v1 import message_pb2
-from duetime_core.retry_policy import LEVELS_BEFORE_FIRST, backoff_ms, completed
+from duetime_core.rpc.retry_policy import LEVELS_BEFORE_FIRST, backoff_ms, completed
 from duetime_format.levels import DelayLevels
 from duetime_format.limits import BODY_BYTES_MAX, LITE_CHARS_MAX, LITE_SUBSCRIPTIONS_MAX
 

@@ -5,11 +5,11 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 
 from duetime.v1 import consumer_pb2
-from duetime_core.callers import sharer
+from duetime_core.access.callers import sharer
 from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError
+from duetime_core.limits.seats import Seats
 from duetime_core.metadata import Groups
-from duetime_core.seats import Seats
 from duetime_format.levels import DelayLevels
 
 from duetime_gateway.access import permit

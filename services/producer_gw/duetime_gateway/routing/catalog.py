@@ -6,6 +6,7 @@ from typing import NamedTuple
 import structlog
 from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError, NotFound, Overloaded
+from duetime_core.limits.seats import Seats
 from duetime_core.metadata import (
     Database,
     Stored,
@@ -17,7 +18,6 @@ from duetime_core.metadata import (
     make_topics,
     raise_generation,
 )
-from duetime_core.seats import Seats
 from duetime_format.limits import QUEUE_COUNT_MAX
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from duetime_core.clock import Clock, turn
 from duetime_core.errors import AlreadyExists, DueTimeError, InvalidArgument, Unavailable
-from duetime_core.gathering import Gathering
 from duetime_core.metadata import Stored
+from duetime_core.rpc.gathering import Gathering
 from duetime_format.admission import topic_violations
 from duetime_format.levels import DELAY_MS_MAX
 from duetime_format.limits import GROUPS_MAX, QUEUE_COUNT_MAX

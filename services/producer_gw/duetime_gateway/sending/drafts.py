@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from duetime_core.callers import host_of, sharer_of
+from duetime_core.access.callers import host_of, sharer_of
 from duetime_core.errors import Violation
 from duetime_format.admission import Draft
 from duetime_format.levels import DelayLevels

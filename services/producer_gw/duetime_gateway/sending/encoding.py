@@ -15,8 +15,8 @@ store makes the message from it at commit (duetime_format.halves).
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from duetime_core import retry_policy
 from duetime_core.errors import DueTimeError, IdReused, InvalidArgument, Unsupported, Violation
+from duetime_core.rpc import retry_policy
 from duetime_format import lanes, limits, priority, record
 from duetime_format.admission import (
     CLOCKS_APART_MS,

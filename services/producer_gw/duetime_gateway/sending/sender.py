@@ -9,7 +9,7 @@ from typing import cast
 from duetime_core.audit.audit import tell_refused_part
 from duetime_core.clock import Clock, SystemClock, turn
 from duetime_core.errors import DueTimeError, Overloaded, PermissionDenied
-from duetime_core.room import Reservation, Room
+from duetime_core.limits.room import Reservation, Room
 from duetime_format import limits
 from duetime_format.admission import is_delayed
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from duetime_core.clock import Clock
-from duetime_core.defects import outcome
 from duetime_core.errors import DueTimeError, Overloaded
-from duetime_core.shares import Shares
+from duetime_core.limits.shares import Shares
+from duetime_core.telemetry.defects import outcome
 
 from duetime_gateway.errors import shard_unavailable, stopping
 from duetime_gateway.metrics import ShardMetrics

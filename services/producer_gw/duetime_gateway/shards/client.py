@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 
 import grpc
 from duetime.v1 import consumer_pb2, gateway_pb2, store_pb2, store_pb2_grpc, subscriptions_pb2
-from duetime_core.callers import made_for
-from duetime_core.calls import Answered, readable, refused, translate
-from duetime_core.credentials import Credentials
-from duetime_core.defects import outcome
+from duetime_core.access.callers import made_for
+from duetime_core.access.credentials import Credentials
 from duetime_core.errors import DueTimeError
-from duetime_core.serving import make_channel
+from duetime_core.rpc.calls import Answered, readable, refused, translate
+from duetime_core.rpc.serving import make_channel
+from duetime_core.telemetry.defects import outcome
 from google.protobuf.message import Message
 
 from duetime_gateway.errors import SHARD_UNAVAILABLE, stopping

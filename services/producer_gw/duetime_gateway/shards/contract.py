@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from duetime.v1 import consumer_pb2, gateway_pb2, store_pb2, subscriptions_pb2
-from duetime_core.calls import refused
+from duetime_core.rpc.calls import refused
 
 from duetime_gateway.queries import Encoding, Pull, PullQueues, QueueEnd, ReceiptStatus, Receive, Selection, Subscribe
 from duetime_gateway.shards.batcher import DUPLICATE, Stored

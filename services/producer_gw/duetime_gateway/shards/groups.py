@@ -5,10 +5,10 @@ from functools import partial
 
 from duetime.v1 import consumer_pb2
 from duetime_core.clock import Clock
-from duetime_core.defects import outcome
 from duetime_core.errors import DueTimeError
-from duetime_core.gathering import Gathering
-from duetime_core.logs import sparing
+from duetime_core.rpc.gathering import Gathering
+from duetime_core.telemetry.defects import outcome
+from duetime_core.telemetry.logs import sparing
 
 from duetime_gateway.shards.client import StoreClient
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import grpc
 from duetime.v1 import leases_pb2
-from duetime_core.calls import Unreadable, readable
 from duetime_core.errors import DueTimeError
+from duetime_core.rpc.calls import Unreadable, readable
 
 from duetime_gateway.errors import shard_unavailable, stopping
 from duetime_gateway.shards.contract import ReceivePart, receive_request

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from duetime.v1 import leases_pb2
-from duetime_core.calls import refused
+from duetime_core.rpc.calls import refused
 from duetime_format import receipts
 from duetime_format.ranges import count_of, offsets_of
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
-from duetime_core.calls import Unreadable, readable
 from duetime_core.errors import DueTimeError
+from duetime_core.rpc.calls import Unreadable, readable
 
 from duetime_gateway.errors import shard_unavailable, stopping
 

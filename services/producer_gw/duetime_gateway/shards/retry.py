@@ -3,11 +3,11 @@
 from collections.abc import AsyncIterator
 
 import grpc
-from duetime_core.callers import made_for
-from duetime_core.calls import answer_of, translate
-from duetime_core.credentials import Credentials
+from duetime_core.access.callers import made_for
+from duetime_core.access.credentials import Credentials
 from duetime_core.errors import Unsupported, Violation
-from duetime_core.serving import make_channel
+from duetime_core.rpc.calls import answer_of, translate
+from duetime_core.rpc.serving import make_channel
 
 from duetime_gateway.shards.streams import Streams, as_is
 

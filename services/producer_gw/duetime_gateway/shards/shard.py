@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import structlog
 from duetime.v1 import store_pb2
+from duetime_core.access.credentials import Credentials
 from duetime_core.clock import Clock
-from duetime_core.credentials import Credentials
-from duetime_core.defects import outcome
 from duetime_core.errors import DueTimeError, Unavailable, Unsupported, Violation
-from duetime_core.gathering import Gathering
+from duetime_core.rpc.gathering import Gathering
+from duetime_core.telemetry.defects import outcome
 from duetime_format.levels import DelayLevels
 from duetime_format.limits import REPLACE_COUNT_MAX
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from duetime.v1 import store_pb2
 from duetime_core.clock import Clock
-from duetime_core.defects import outcome
 from duetime_core.errors import DueTimeError
+from duetime_core.telemetry.defects import outcome
 from duetime_format.limits import ENDS_COUNT_MAX
 
 from duetime_gateway.errors import shard_unavailable, stopping

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from duetime_core.clock import Clock, Timer
-from duetime_core.seats import Seats
+from duetime_core.limits.seats import Seats
 from duetime_format.record import Record
 
 from duetime_gateway.errors import stopping

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from enum import IntEnum
 
 from duetime.v1 import transactions_pb2 as pb
-from duetime_core.calls import fault_of
 from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError, InvalidArgument, NotFound, Violation
+from duetime_core.rpc.calls import fault_of
 
 from duetime_gateway.deadlines import shared_timeout_of
 from duetime_gateway.metrics import TransactionMetrics

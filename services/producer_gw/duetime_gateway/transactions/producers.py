@@ -13,9 +13,9 @@ from typing import NamedTuple
 import structlog
 from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError, Unavailable
-from duetime_core.gathering import Gathering
+from duetime_core.limits.shares import Shares
 from duetime_core.metadata import Database, ProducerGroupModel
-from duetime_core.shares import Shares
+from duetime_core.rpc.gathering import Gathering
 from duetime_format.limits import PRODUCER_GROUPS_MAX
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session

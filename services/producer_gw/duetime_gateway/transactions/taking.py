@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from duetime.v1 import store_pb2
 from duetime_core.clock import Clock
-from duetime_core.defects import outcome
-from duetime_core.logs import sparing
+from duetime_core.telemetry.defects import outcome
+from duetime_core.telemetry.logs import sparing
 from duetime_format import record
 from duetime_format.errors import Damaged
 from duetime_format.halves import message_id_of

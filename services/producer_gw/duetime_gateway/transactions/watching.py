@@ -7,7 +7,7 @@ from duetime.v1 import store_pb2
 from duetime.v1 import transactions_pb2 as pb
 from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError, InvalidArgument, NotFound, Violation
-from duetime_core.logs import sparing
+from duetime_core.telemetry.logs import sparing
 
 from duetime_gateway.metrics import TransactionMetrics
 from duetime_gateway.shards.shard import Shard

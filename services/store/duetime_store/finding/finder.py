@@ -18,8 +18,8 @@ from heapq import heapify, heappop, heapreplace
 import numpy as np
 from duetime.v1 import gateway_pb2
 from duetime_core.errors import InvalidArgument, NotFound, Unavailable, Unsupported, Violation
-from duetime_core.logs import sparing
 from duetime_core.ondisk.lanes import Progress
+from duetime_core.telemetry.logs import sparing
 from duetime_format import halves, layout, limits, record
 from duetime_format.columns import take
 from duetime_format.keys import hash_codes, key_hash, key_hashes, tag_word

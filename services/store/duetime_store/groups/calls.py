@@ -5,7 +5,7 @@ from typing import Any
 
 from duetime.v1 import consumer_pb2, store_pb2
 from duetime_core.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound, Violation
-from duetime_core.logs import sparing
+from duetime_core.telemetry.logs import sparing
 from duetime_format import limits, receipts
 from duetime_format.events import Letter
 from duetime_format.names import is_lite_topic, lite_key

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 import numpy as np
-from duetime_core.logs import sparing
+from duetime_core.telemetry.logs import sparing
 from duetime_format import record
 from duetime_format.columns import retries, values
 from duetime_format.properties import number_of

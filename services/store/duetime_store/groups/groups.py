@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from duetime_core.logs import sparing
 from duetime_core.ondisk.gone import GoneLetters
+from duetime_core.telemetry.logs import sparing
 from duetime_format import receipts
 from duetime_format.events import SUPERSEDED, Key, Letter
 

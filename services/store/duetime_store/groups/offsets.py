@@ -19,9 +19,9 @@ from typing import Any
 import structlog
 from duetime.v1 import gateway_pb2
 from duetime_core.errors import DiskFull, InvalidArgument, Unavailable, Violation
-from duetime_core.logs import sparing
+from duetime_core.limits.seats import Seats
 from duetime_core.ondisk.pops import Pop
-from duetime_core.seats import Seats
+from duetime_core.telemetry.logs import sparing
 from duetime_format import limits
 from duetime_format.names import is_name, is_system_topic
 from duetime_format.texts import shown

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from duetime_core.clock import turn
 from duetime_core.errors import FailedPrecondition, Overloaded
-from duetime_core.logs import sparing
+from duetime_core.telemetry.logs import sparing
 from duetime_format.events import Key
 from duetime_format.names import retry_topic
 from duetime_format.priority import PRIORITY_TYPE

@@ -21,8 +21,8 @@ import heapq
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 
-from duetime_core.seats import Seats
-from duetime_core.shares import Shares
+from duetime_core.limits.seats import Seats
+from duetime_core.limits.shares import Shares
 from duetime_format.events import Key, Pairs
 
 from duetime_store.groups.holds import EXHAUSTED, LEASED, NO_ENTRIES, NO_OFFSETS, RETURNED, WAITING, Hold, Lease, Place

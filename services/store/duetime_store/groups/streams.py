@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from duetime.v1 import consumer_pb2, leases_pb2
-from duetime_core.calls import fault_of
 from duetime_core.errors import DueTimeError, InvalidArgument, Unavailable, Violation
-from duetime_core.leasestreams import Answer, LeaseStream, LeaseStreams, Requests
-from duetime_core.room import Room
-from duetime_core.traffic import COUNTED_BYTES_MIN
+from duetime_core.limits.room import Room
+from duetime_core.limits.traffic import COUNTED_BYTES_MIN
+from duetime_core.rpc.calls import fault_of
+from duetime_core.rpc.leasestreams import Answer, LeaseStream, LeaseStreams, Requests
 from duetime_format import limits, receipts
 from duetime_format.ranges import ranges
 

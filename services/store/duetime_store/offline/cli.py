@@ -11,7 +11,7 @@ import typer
 from duetime.cli.options import show_help
 from duetime.cli.output import STYLE, Form, print_json
 from duetime_core.errors import DueTimeError, InvalidArgument
-from duetime_core.manners import giving_way_in
+from duetime_core.node.manners import giving_way_in
 from duetime_core.ondisk import state
 from duetime_core.ondisk.engines import refused
 from duetime_core.ondisk.files import LogFiles

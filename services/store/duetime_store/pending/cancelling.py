@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 from duetime.v1 import pending_pb2
-from duetime_core.calls import fault_of, faults_of
 from duetime_core.errors import DiskFull, DueTimeError, InvalidArgument, Violation
+from duetime_core.rpc.calls import fault_of, faults_of
 from duetime_format.limits import CANCEL_COUNT_MAX
 from duetime_format.units import Ints, dues_of
 

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 from duetime.v1 import message_pb2, pending_pb2
-from duetime_core.attempts import failed_attempts
 from duetime_core.errors import InvalidArgument, Violation
+from duetime_core.rpc.attempts import failed_attempts
 from duetime_format import attempts as histories
 from duetime_format import limits, record
 from duetime_format.columns import SEVERAL_KEYS, values

@@ -15,8 +15,8 @@ from zlib import crc32
 
 import numpy as np
 from duetime.v1 import message_pb2, pending_pb2, store_pb2
-from duetime_core.calls import fault_of
 from duetime_core.errors import DataLoss, DueTimeError, IdReused, InvalidArgument, MessageEnded, Unsupported, Violation
+from duetime_core.rpc.calls import fault_of
 from duetime_format import record
 from duetime_format.columns import entry_of
 from duetime_format.errors import Damaged

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 from duetime_core.errors import Overloaded
-from duetime_core.seats import Seats
+from duetime_core.limits.seats import Seats
 from prometheus_client import Gauge
 
 # Bits of an offset in a place; the queue's number is above them.

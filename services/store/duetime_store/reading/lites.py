@@ -15,7 +15,7 @@ from functools import partial
 
 import numpy as np
 from duetime_core.errors import DueTimeError, InvalidArgument, Violation
-from duetime_core.logs import sparing
+from duetime_core.telemetry.logs import sparing
 from duetime_format import layout, record
 from duetime_format.columns import values
 from duetime_format.limits import LITE_CHARS_MAX, SEND_COUNT_MAX

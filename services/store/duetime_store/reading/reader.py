@@ -12,7 +12,7 @@ from itertools import accumulate
 
 import numpy as np
 from duetime_core.errors import DataLoss, NotFound
-from duetime_core.logs import sparing
+from duetime_core.telemetry.logs import sparing
 from duetime_format.units import FILLER_SIZE, Ints, Units, are_ended, dues_of
 
 from duetime_store.lanes.alarm import Alarm

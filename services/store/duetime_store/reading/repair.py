@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from duetime_core.logs import sparing
+from duetime_core.telemetry.logs import sparing
 from duetime_format import layout, record
 from duetime_format.errors import Damaged
 from duetime_format.units import FILLER_SIZE, UNIT_TYPE, due_of

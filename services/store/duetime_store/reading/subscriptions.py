@@ -17,11 +17,11 @@ from typing import TypeVar
 
 from duetime.v1 import subscriptions_pb2 as pb
 from duetime_core.clock import SystemClock, turn
-from duetime_core.credit import Credit
 from duetime_core.errors import InvalidArgument, Unavailable, Violation
-from duetime_core.room import Room
-from duetime_core.seats import Seats
-from duetime_core.traffic import COUNTED_BYTES_MIN
+from duetime_core.limits.credit import Credit
+from duetime_core.limits.room import Room
+from duetime_core.limits.seats import Seats
+from duetime_core.limits.traffic import COUNTED_BYTES_MIN
 from duetime_format import limits
 
 from duetime_store.metrics import StoreMetrics

@@ -25,8 +25,8 @@ from pathlib import Path
 import numpy as np
 import structlog
 from duetime_core.clock import Clock
-from duetime_core.defects import outcome
 from duetime_core.ondisk.lanes import Progress, Undecided
+from duetime_core.telemetry.defects import outcome
 from duetime_format.columns import Ints
 from duetime_format.names import FOREIGN_TOPICS
 from duetime_format.units import FILLER_SIZE, Units

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from duetime.v1 import store_pb2
 from duetime_core.errors import InvalidArgument, Violation
-from duetime_core.logs import sparing
+from duetime_core.telemetry.logs import sparing
 from duetime_format import checks
 from duetime_format.limits import (
     CHECK_GROUPS_MAX,

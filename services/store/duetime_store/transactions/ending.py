@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 from duetime.v1 import store_pb2, transactions_pb2
-from duetime_core.calls import fault_of
 from duetime_core.errors import (
     DiskFull,
     DueTimeError,
@@ -26,6 +25,7 @@ from duetime_core.errors import (
     PermissionDenied,
     Violation,
 )
+from duetime_core.rpc.calls import fault_of
 from duetime_format import halves, record
 from duetime_format.errors import Damaged
 from duetime_format.halves import COMMITTED, ENDED, GIVEN_UP, ROLLED_BACK, are_ended

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from duetime_core.errors import DueTimeError
-from duetime_core.logs import sparing
+from duetime_core.telemetry.logs import sparing
 from duetime_format import halves
 from duetime_format.errors import Damaged
 from duetime_format.halves import GIVEN_UP

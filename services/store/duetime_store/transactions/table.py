@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from duetime_core.seats import Seats
+from duetime_core.limits.seats import Seats
 from duetime_format.units import Ints, Mask
 
 from duetime_store.settings import CHECKS_COUNTED_MAX

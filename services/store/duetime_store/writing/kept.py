@@ -9,8 +9,8 @@ restored, and in which order. If the quick way fails for an entry, its record tr
 
 from dataclasses import dataclass
 
-from duetime_core.defects import defect
 from duetime_core.errors import FailedPrecondition
+from duetime_core.telemetry.defects import defect
 from duetime_format.restore import Entries, quickest_run
 from duetime_format.units import Ints
 

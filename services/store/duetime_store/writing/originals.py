@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from duetime_core.errors import InvalidArgument
-from duetime_core.logs import sparing
-from duetime_core.traces import name_of
+from duetime_core.telemetry.logs import sparing
+from duetime_core.telemetry.traces import name_of
 from duetime_format import record
 from duetime_format.errors import Damaged
 from duetime_format.lanes import lane_of

@@ -10,8 +10,8 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from functools import partial
 
 from duetime.v1 import store_pb2
-from duetime_core.defects import defect
 from duetime_core.errors import DueTimeError, Unavailable
+from duetime_core.telemetry.defects import defect
 
 from duetime_store.writing.flusher import Flusher
 from duetime_store.writing.staging import Outcome

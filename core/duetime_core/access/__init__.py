@@ -1,0 +1,1 @@
+"""Callers, their roles and certificates: authentication between processes, and of clients."""

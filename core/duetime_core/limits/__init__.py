@@ -1,0 +1,1 @@
+"""Limits of a process that its callers share: connections, bytes, calls, turns, seats."""

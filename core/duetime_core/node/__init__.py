@@ -1,0 +1,1 @@
+"""The life of a process: settings, start, signals, the pages for metrics and health, stop."""

@@ -1,0 +1,69 @@
+"""Creates all channels to other nodes: one place for their security, and for calls within the process."""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import grpc
+from duetime.tls import FollowingChannel, credentials_of
+from duetime_format.limits import GRPC_MESSAGE_BYTES_MAX
+
+from duetime_core.access.callers import ClusterSecret
+from duetime_core.access.credentials import NO_CREDENTIALS, Credentials
+from duetime_core.within.channel import Channel
+from duetime_core.within.places import place_of
+
+MESSAGE_OPTIONS = (
+    ("grpc.max_receive_message_length", GRPC_MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", GRPC_MESSAGE_BYTES_MAX),
+)
+CHANNEL_OPTIONS = (
+    *MESSAGE_OPTIONS,
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    # Despite its name, the longest time of one attempt: a peer on a busy machine is slow to complete a handshake.
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    # A proxy of the environment is for external addresses; nodes of a cluster reach each other directly.
+    ("grpc.enable_http_proxy", 0),
+)
+AnyChannel = TypeVar("AnyChannel", grpc.Channel, grpc.aio.Channel)
+
+
+def make_channel(address: str, credentials: Credentials = NO_CREDENTIALS) -> grpc.aio.Channel:
+    """A channel to another node of the cluster. It sends this process's certificate, as current when a call starts, or
+    the secret; a node within this process is reached without a socket."""
+    place = place_of(address)
+    if place is not None:
+        return _showing(Channel(place), credentials.secret)
+    if credentials.certificates is not None:
+        return FollowingChannel(credentials.certificates.followed, address, CHANNEL_OPTIONS)
+    return _showing(grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS), credentials.secret)
+
+
+def make_blocking_channel(
+    address: str, options: Sequence[tuple[str, Any]] = CHANNEL_OPTIONS, credentials: Credentials = NO_CREDENTIALS
+) -> grpc.Channel:
+    """As `make_channel`, for synchronous code and threads, with the current certificate."""
+    if credentials.certificates is not None:
+        return grpc.secure_channel(address, credentials_of(credentials.certificates.now()), options=options)
+    return _showing(grpc.insecure_channel(address, options=options), credentials.secret)
+
+
+def _showing(channel: AnyChannel, secret: ClusterSecret) -> AnyChannel:
+    """The channel, with the secret as metadata of its calls. An interceptor would create a task for each call."""
+    if secret:
+        for kind in ("unary_unary", "unary_stream", "stream_unary", "stream_stream"):
+            setattr(channel, kind, _method_maker(getattr(channel, kind), secret.metadata))
+    return channel
+
+
+def _method_maker(make: Any, shown: tuple[tuple[str, str], ...]) -> Any:
+    def make_method(*arguments: Any, **options: Any) -> Any:
+        method = make(*arguments, **options)
+
+        def call(request: Any, *, metadata: Sequence[tuple[str, Any]] | None = None, **further: Any) -> Any:
+            return method(request, metadata=(*shown, *metadata) if metadata else shown, **further)
+
+        return call
+
+    return make_method
