@@ -63,8 +63,8 @@ class Tap:
         self.after: dict[str, Callable[[Any, Any], Message | None]] = {}
         self.instead: dict[str, Callable[[Any], Message | None]] = {}
         self.watch: Callable[[str, list[Any], Any], None] | None = None
-        # Methods that the node appears not to have.
-        self.unknown: set[str] = set()
+        # Methods whose calls the node appears to reject, with this error.
+        self.closed: dict[str, DueTimeError] = {}
         # How many calls of such methods came.
         self.refused: defaultdict[str, int] = defaultdict(int)
         self.changed = asyncio.Condition()
@@ -282,9 +282,15 @@ class _Handlers(grpc.GenericRpcHandler):
 
     def service(self, details: Any) -> Any:
         service, _, method = details.method.removeprefix("/").partition("/")
-        if service != self._tap.service or method in self._tap.unknown:
-            self._tap.refused[method] += 1
+        if service != self._tap.service:
             return None
+        if (error := self._tap.closed.get(method)) is not None:
+            self._tap.refused[method] += 1
+
+            async def refuse(_requests: Any, context: Any) -> None:
+                await _abort(context, error)
+
+            return grpc.stream_stream_rpc_method_handler(refuse)
 
         async def serve(_requests: Any, context: Any) -> None:
             await self._tap.serve(method, context)

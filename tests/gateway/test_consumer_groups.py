@@ -229,7 +229,7 @@ async def test_groups_of_a_shard_are_adopted_but_for_a_broker_s_own(tmp_path: Pa
 
 
 async def test_shard_without_an_answer_to_that_is_served_without_its_groups(tmp_path: Path, tap: TappedStore) -> None:
-    tap.unknown.add("ListGroups")
+    tap.closed["ListGroups"] = Unavailable("as the test wants it")
     with capture_logs() as logs:
         async with Gateway(tmp_path, {0: tap.port}) as gateway:
             assert await names(gateway) == []

@@ -177,16 +177,6 @@ async def test_unavailable_store_is_reported(tapped: Gateway, tap: TappedStore) 
     assert await subscriber.status() is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_store_of_release_01_knows_no_subscriptions(tapped: Gateway, tap: TappedStore) -> None:
-    tap.unknown.add("Subscribe")
-    statuses = set()
-    async with asyncio.timeout(WAIT_S):
-        while grpc.StatusCode.UNIMPLEMENTED not in statuses:
-            statuses.add(await (await Subscriber(tapped.stub).begin((0, 0))).status())
-    # A first request that meets the end of its stream does not learn its reason.
-    assert statuses <= {grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNAVAILABLE}
-
-
 async def test_refusals_of_a_store_are_passed_on(tmp_path: Path) -> None:
     async with real_store(tmp_path, subscriptions_max=1) as store, Gateway(tmp_path, {0: store.port}) as gateway:
         await gateway.send(message(b"a", queue=0))

@@ -8,7 +8,7 @@ from duetime import Finder, Producer
 from duetime.client import connection
 from duetime_core.testing import FakeClock, LocalCluster
 
-from tests.sdk.gateway import Gateway
+from tests.sdk.gateway import NO_STREAM, Gateway
 from tests.sdk.groups import Groups
 
 _numbers = itertools.count()
@@ -69,9 +69,10 @@ def group() -> str:
 
 @pytest.fixture(params=[True, False], ids=["stream", "calls"])
 async def groups(nodes: LocalCluster, request: pytest.FixtureRequest) -> AsyncIterator[Groups]:
-    """One that knows of ReceiveStream, and one that does not."""
+    """One with streams for receivers, and one whose streams have run out."""
     async with Groups(nodes) as groups:
-        groups.unknown |= set() if request.param else {"ReceiveStream"}
+        if not request.param:
+            groups.closed["ReceiveStream"] = NO_STREAM
         yield groups
 
 

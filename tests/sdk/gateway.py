@@ -8,11 +8,15 @@ import grpc
 from duetime import AsyncAdmin, AsyncProducer, AsyncPuller, Message, Receipt, ReceivedMessage
 from duetime.client.ids import later
 from duetime.v1 import gateway_pb2, message_pb2
+from duetime_core.errors import Overloaded
 from duetime_core.testing import LocalCluster
 
 from tests.tap import Tap
 
 SENDS = ("SendStream", "Send")
+# The gateway's errors if its streams have run out.
+NO_STREAM = Overloaded("no stream is left, as the test wants it", reason="STREAMS_EXHAUSTED")
+NO_SUBSCRIPTION = Overloaded("no subscription is left, as the test wants it", reason="SUBSCRIPTIONS_EXHAUSTED")
 
 
 class Gateway(Tap):
@@ -26,6 +30,11 @@ class Gateway(Tap):
     def sends(self) -> list[gateway_pb2.SendRequest]:
         """Requests with messages, by streams and by calls, in the order of their arrival."""
         return [request for method, request in self.arrived if method in SENDS]
+
+    @property
+    def send_methods(self) -> list[str]:
+        """The methods of `sends`: repetitions come by Send."""
+        return [method for method, _ in self.arrived if method in SENDS]
 
     async def until_sends(self, count: int) -> None:
         await self.until(lambda: len(self.sends) >= count)

@@ -21,6 +21,7 @@ from duetime import (
 from duetime.client.message import moment
 from duetime.client.sending import checking
 from duetime.v1 import transactions_pb2 as pb
+from duetime_core.errors import Overloaded
 from duetime_core.testing import LocalCluster
 
 from tests.sdk.consuming import until
@@ -158,10 +159,10 @@ async def test_a_stream_that_breaks_is_opened_again(
 
     (transaction,) = await prepare(producer, topic, group)
     await tap.until(lambda: tap.watched)
-    tap.unknown.add("WatchTransactions")
+    tap.closed["WatchTransactions"] = Overloaded("as the test wants it", reason="WATCHERS_EXHAUSTED")
     tap.end("WatchTransactions")
     await until(lambda: tap.refused["WatchTransactions"])
-    tap.unknown.clear()
+    tap.closed.clear()
     await tap.until(lambda: len(tap.watched) >= 2)
     await tap.stop()
     await tap.start()

@@ -61,7 +61,7 @@ async def test_an_answer_on_its_way_when_it_stops_is_given_back(groups: Groups, 
     async def handle(message: LeasedMessage) -> None:
         calls.append(message.body)
 
-    method = "Receive" if "ReceiveStream" in groups.unknown else "ReceiveStream"
+    method = "Receive" if "ReceiveStream" in groups.closed else "ReceiveStream"
     groups.after[method] = lambda *_: consumer.stop()
     async with asyncio.timeout(WAIT_S):
         await consumer.run_async()

@@ -20,6 +20,7 @@ from duetime_core import errors
 from duetime_core.testing import LocalCluster
 
 from tests.sdk.consuming import consuming, nothing, until
+from tests.sdk.gateway import NO_STREAM
 from tests.sdk.groups import Groups
 from tests.tap import WAIT_S
 
@@ -293,7 +294,8 @@ async def test_acks_of_an_unavailable_shard_delay_no_others(
 ) -> None:
     monkeypatch.setattr(leases, "CALL_TIMEOUT_S", 0.5)
     async with Groups(two_shards) as groups:
-        groups.unknown |= set() if has_streams else {"ReceiveStream"}
+        if not has_streams:
+            groups.closed["ReceiveStream"] = NO_STREAM
         lost: list[int] = []
 
         def lose_first(request: leases_pb2.ReceiveStreamRequest) -> None:

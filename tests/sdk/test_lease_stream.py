@@ -33,7 +33,7 @@ async def test_many_receives_share_one_stream(groups: Groups, topic: str, group:
 
 
 @CALLS_ONLY
-async def test_a_server_without_streams_is_asked_for_one_once(groups: Groups, topic: str, group: str) -> None:
+async def test_a_server_without_free_streams_is_asked_for_one_once(groups: Groups, topic: str, group: str) -> None:
     await groups.fill(topic, 4)
     async with AsyncReceiver(groups.address, topic, group=group) as receiver:
         for _ in range(4):
@@ -46,11 +46,11 @@ async def test_a_server_without_streams_is_asked_for_one_once(groups: Groups, to
 async def test_streams_are_tried_again_after_a_while(
     groups: Groups, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duetime.client.connection.OLDER_SERVER_S", 0.0)
+    monkeypatch.setattr("duetime.client.consuming.leases.STREAMLESS_S", 0.0)
     await groups.fill(topic, 2)
     async with AsyncReceiver(groups.address, topic, group=group) as receiver:
         assert await receiver.ack(await receiver.receive(max=1)) == []
-        groups.unknown.clear()
+        groups.closed.clear()
         assert await receiver.ack(await receiver.receive(max=1)) == []
     assert groups.stream_count == 1
 

@@ -1,4 +1,4 @@
-"""Packs: their contents, the outcome of each message, and messages in their place for a gateway of release 0.1."""
+"""Packs: their contents, and the outcome of each message."""
 
 import asyncio
 import threading
@@ -31,11 +31,6 @@ def receipts(outcomes: Iterable[object]) -> list[Receipt]:
 
 def packs_of(tap: Gateway) -> list[gateway_pb2.Pack]:
     return [pack for request in tap.sends for pack in request.packs]
-
-
-def without_packs(request: gateway_pb2.SendRequest) -> None:
-    """A gateway of release 0.1 does not know the field."""
-    request.ClearField("packs")
 
 
 async def test_bodies_travel_as_packs_and_are_answered_one_by_one(tap: Gateway, topic: str) -> None:
@@ -98,7 +93,6 @@ async def test_only_the_failed_messages_of_a_pack_are_sent_again_with_their_ids(
     ids = [one.message_id for one in receipts(outcomes)]
     assert ids == ids_of(tap)
     again = tap.sends[1]
-    assert again.retry
     # Neighbours are a pack again.
     together = len(indices) == indices[-1] - indices[0] + 1
     assert bool(again.packs) is together
@@ -112,7 +106,7 @@ async def test_pack_is_resent_with_the_same_ids_after_a_lost_answer(tap: Gateway
         outcomes = await producer.send_many(topic, bodies=bodies(50))
     first, second = tap.sends
     assert list(first.packs) == list(second.packs)
-    assert (first.retry, second.retry) == (False, True)
+    assert tap.send_methods == ["SendStream", "Send"]
     assert all(one.duplicate for one in receipts(outcomes))
     assert sum(await tap.counts(topic)) == 50
 
@@ -210,32 +204,6 @@ async def test_malformed_messages_that_are_alike_are_refused_each(tap: Gateway, 
             [*good, *(Message(topic, b"x", "1x") for _ in range(20)), *good], errors="return"
         )
     assert [type(one) for one in outcomes] == [Receipt] * 20 + [InvalidMessage] * 20 + [Receipt] * 20
-
-
-async def test_a_gateway_of_release_0_1_is_sent_messages(tap: Gateway, topic: str) -> None:
-    tap.before.update(dict.fromkeys(SENDS, without_packs))
-    async with AsyncProducer(tap.address) as producer:
-        first = receipts(await producer.send_many(topic, bodies=bodies(100), delay="1s", tags="paid"))
-        assert [one.message_id for one in first] == ids_of(tap)
-        seen = len(tap.sends)
-        # It is not asked again for a while.
-        second = receipts(await producer.send_many(topic, bodies=bodies(100)))
-    assert [one.message_id for one in (*first, *second)] == ids_of(tap)
-    tap.nodes.advance("1s")
-    assert sum(await tap.counts(topic)) == 200
-    assert [len(request.messages) for request in tap.sends[seen:]] == [100]
-    message = tap.sends[seen - 1].messages[7]
-    assert (message.topic, message.body, message.tags, message.delay_ms) == (topic, b"7", "paid", 1000)
-
-
-async def test_packs_are_tried_again_after_a_while(tap: Gateway, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duetime.client.connection.OLDER_SERVER_S", 0.0)
-    tap.before.update(dict.fromkeys(SENDS, without_packs))
-    async with AsyncProducer(tap.address) as producer:
-        receipts(await producer.send_many(topic, bodies=bodies(20)))
-        tap.before.clear()
-        receipts(await producer.send_many(topic, bodies=bodies(20)))
-    assert tap.sends[-1].packs
 
 
 async def test_an_answer_with_too_few_results_is_an_error_of_each(tap: Gateway, topic: str) -> None:

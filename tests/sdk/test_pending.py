@@ -89,8 +89,8 @@ async def test_a_receipt_and_an_id_are_cancelled(two_shards: LocalCluster, topic
 
 
 def test_a_receipt_without_a_lane_names_its_topic_only() -> None:
-    """A message without a delay, or a gateway of release 0.1."""
-    ref = receipt(lane=0, delay_level=3)._ref()
+    """A message without a delay."""
+    ref = receipt(lane=0)._ref()
     assert (ref.message_id, ref.topic, ref.shard, ref.lane, ref.entry) == ("m1", "orders", 0, 0, 0)
 
 

@@ -52,26 +52,10 @@ BACKOFF_S_MAX = 2.0
 # slow server can finish a large request.
 ATTEMPT_TIMEOUT_S = 5.0
 
-# An older server is not asked again for unknown calls within this time, and a server without free streams not for
-# streams: a newer server may answer at the address later, or a stream may be free.
-OLDER_SERVER_S = 60.0
+# A server without free streams is not asked for one again within this time.
+STREAMLESS_S = 60.0
 
 T = TypeVar("T")
-
-
-class OlderServer:
-    """Remembers for OLDER_SERVER_S that the server rejected a feature."""
-
-    def __init__(self) -> None:
-        # Loop time.
-        self._until_s = 0.0
-
-    def met(self) -> None:
-        self._until_s = asyncio.get_running_loop().time() + OLDER_SERVER_S
-
-    @property
-    def is_there(self) -> bool:
-        return asyncio.get_running_loop().time() < self._until_s
 
 
 def resolve_server(server: str | None) -> str:

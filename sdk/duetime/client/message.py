@@ -347,7 +347,6 @@ class Receipt(MessageRef):
 
     def _ref(self) -> pending_pb2.PendingRef:
         result = self._result
-        # A server of release 0.1 returns no lane; it finds the message by its id.
         place = {"shard": result.shard, "lane": result.lane, "entry": self.offset} if result.lane else {}
         return pending_pb2.PendingRef(message_id=self.message_id, topic=self.topic, **place)
 

@@ -23,7 +23,7 @@ Runs = Sequence[leases_pb2.LeaseRun]
 
 
 class NoStream(Exception):
-    """The server does not know such streams, or has none left for this caller."""
+    """The server has no stream left for this caller."""
 
 
 class _Stream:
@@ -178,8 +178,7 @@ class LeaseStream:
             error = Unavailable(f"the server at {self._connection.server} ended the stream", reason="STREAM_ENDED")
         except grpc.aio.AioRpcError as status:
             error = from_status(status, self._connection.server)
-            is_unknown = status.code() is grpc.StatusCode.UNIMPLEMENTED and error.reason == status.code().name
-            if is_unknown or error.reason == "STREAMS_EXHAUSTED":
+            if error.reason == "STREAMS_EXHAUSTED":
                 error = NoStream()
         finally:
             if self._stream is stream:

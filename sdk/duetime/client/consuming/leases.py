@@ -19,7 +19,7 @@ from duetime_format.limits import (
 )
 from duetime_format.names import is_lite_topic
 
-from duetime.client.connection import Connection, OlderServer
+from duetime.client.connection import STREAMLESS_S, Connection
 from duetime.client.consuming.lease_stream import LeaseStream, NoStream
 from duetime.client.consuming.leased import (
     OK,
@@ -73,14 +73,14 @@ class Subscription:
 
 
 class Leases:
-    """The calls of one subscription: receives and acks use a stream if the server supports it."""
+    """The calls of one subscription: receives and acks use a stream while the server has one for it."""
 
     def __init__(self, connection: Connection, subscription: Subscription) -> None:
         self._connection = connection
         self.subscription = subscription
         self._stream = LeaseStream(connection, subscription.request(0, 0), self._return)
-        # A server without such streams, or without free ones.
-        self._older = OlderServer()
+        # Loop time until which the server has no stream.
+        self._streamless_until_s = 0.0
 
     async def receive(self, count: int, wait_ms: int) -> list[list[LeasedMessage]]:
         """Messages by runs: each run is of one queue, in order.
@@ -90,12 +90,12 @@ class Leases:
             Damaged: the answer is inconsistent.
         """
         topic, timeout = self.subscription.topic, wait_ms / 1000.0 + CALL_TIMEOUT_S
-        if not self._older.is_there:
+        if self._has_stream:
             try:
                 count = min(count, RECEIVE_COUNT_MAX)
                 runs = await self._stream.take(count, RECEIVE_BYTES_MAX, wait_ms, timeout)
             except NoStream:
-                self._older.met()
+                self._miss_streams()
             else:
                 ends_at_s = self._ends_at_s()
                 return [taken(run, topic, ends_at_s) for run in runs]
@@ -104,16 +104,23 @@ class Leases:
         ends_at_s = self._ends_at_s()
         return [received(run, topic, ends_at_s) for run in response.runs]
 
+    @property
+    def _has_stream(self) -> bool:
+        return asyncio.get_running_loop().time() >= self._streamless_until_s
+
+    def _miss_streams(self) -> None:
+        self._streamless_until_s = asyncio.get_running_loop().time() + STREAMLESS_S
+
     def _ends_at_s(self) -> float:
         return asyncio.get_running_loop().time() + self.subscription.lease_s
 
     async def ack(self, messages: Sequence[LeasedMessage]) -> list[int]:
         """A ReceiptStatus for each."""
-        if not self._older.is_there and all(map(has_names, messages)):
+        if self._has_stream and all(map(has_names, messages)):
             try:
                 return statuses_of(messages, await self._stream.ack(by_lease(messages), CALL_TIMEOUT_S))
             except NoStream:
-                self._older.met()
+                self._miss_streams()
         request = consumer_pb2.AckRequest(
             group=self.subscription.group, receipts=[message.receipt for message in messages]
         )

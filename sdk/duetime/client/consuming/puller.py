@@ -59,7 +59,7 @@ class AsyncPuller(Closing):
         missing_ok: wait for a topic that does not exist: until then the puller has no messages and no positions. Then
             it starts with the topic's first message, unless `start` is a datetime or a mapping.
         long_poll: longest time until positions that skip filtered messages are reported, 10 ms to 30 s; with a server
-            of release 0.1, the longest wait of one request.
+            without a free subscription, the longest wait of one request.
     """
 
     def __init__(

@@ -20,8 +20,8 @@ from typing import Any
 import grpc
 from duetime_format.limits import PULL_COUNT_MAX
 
-from duetime.client.connection import OLDER_SERVER_S, Connection, backoff_s, pause
-from duetime.client.errors import DueTimeError, Unavailable, Unsupported, unreadable
+from duetime.client.connection import STREAMLESS_S, Connection, backoff_s, pause
+from duetime.client.errors import DueTimeError, Unavailable, unreadable
 from duetime.client.record import ReceivedMessage, split_records
 from duetime.v1 import gateway_pb2
 from duetime.v1 import subscriptions_pb2 as pb
@@ -138,10 +138,9 @@ class Subscription:
                 await self._failed(error)
 
     async def _poll(self) -> None:
-        """Polls until a call fails, or for OLDER_SERVER_S: then a stream may be free, or the server newer. Without the
-        limit, gRPC may carry a call over a restart of the server, so that none fails."""
+        """Polls until a call fails, or for STREAMLESS_S: then a stream may be free."""
         loop = asyncio.get_running_loop()
-        until_s = loop.time() + OLDER_SERVER_S
+        until_s = loop.time() + STREAMLESS_S
         while loop.time() < until_s:
             try:
                 await self._pull()
@@ -251,5 +250,5 @@ def _sized(data: bytes) -> tuple[int, pb.SubscribeResponse]:
 
 
 def _is_no_stream(error: DueTimeError) -> bool:
-    """Whether the server does not know the call, or has no subscription left for this caller."""
-    return isinstance(error, Unsupported) or error.reason == "SUBSCRIPTIONS_EXHAUSTED"
+    """Whether the server has no subscription left for this caller."""
+    return error.reason == "SUBSCRIPTIONS_EXHAUSTED"

@@ -29,7 +29,6 @@ from duetime.client.errors import (
     InvalidArgument,
     NotFound,
     Unavailable,
-    Unsupported,
     unreadable,
 )
 from duetime.client.fault_log import FaultLog
@@ -199,7 +198,7 @@ class Watcher:
             except Closed:
                 return
             except DueTimeError as error:
-                if isinstance(error, InvalidArgument | Forked) and not isinstance(error, Unsupported):
+                if isinstance(error, InvalidArgument | Forked):
                     # A retry would always be rejected.
                     log.error("checks of producer group %s are not answered: %s", self._group, error)
                     return

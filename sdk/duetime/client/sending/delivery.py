@@ -28,7 +28,6 @@ class Delivery(Generic[T]):
         response: the class of answers.
         read: converts a result and the message's topic to the caller's result.
         common: encoded fields added to every request.
-        repeated: encoded fields added to a request that repeats another.
     """
 
     def __init__(
@@ -39,14 +38,12 @@ class Delivery(Generic[T]):
         read: Callable[[Any, str], T],
         *,
         common: bytes = b"",
-        repeated: bytes = b"",
     ) -> None:
         self._connection = connection
         self._method = method
         self._response = response
         self._read = read
         self._common = common
-        self._repeated = repeated
         self._call: grpc.aio.UnaryUnaryMultiCallable[bytes, Any] | None = None
 
     async def deliver(self, batch: Batch, deadline: float) -> Sequence[T | DueTimeError]:
@@ -79,7 +76,7 @@ class Delivery(Generic[T]):
         """One attempt: an outcome for each message."""
         left_s = deadline - asyncio.get_running_loop().time()
         timeout, is_first = attempt_timeout_s(attempt, left_s), attempt == 1
-        payload = batch.request() + self._common + (b"" if is_first else self._repeated)
+        payload = batch.request() + self._common
         try:
             response = await self._ask(batch, payload, timeout, is_first=is_first)
         except DueTimeError as error:

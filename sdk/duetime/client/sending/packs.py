@@ -73,7 +73,7 @@ class Pack:
         return self._unpacked(wanted)
 
     def unpacked(self) -> SendBatch:
-        """The same messages with the same ids as a batch, for a gateway of release 0.1."""
+        """The same messages with the same ids, one by one."""
         return self._unpacked(range(len(self)))
 
     def _unpacked(self, indices: Iterable[int]) -> SendBatch:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from duetime.client.connection import Connection, OlderServer
+from duetime.client.connection import Connection
 from duetime.client.errors import DueTimeError, Timeout, Unavailable, from_status, unreadable
 from duetime.client.sending.capacity import Capacity
 
@@ -59,8 +59,6 @@ class Stream:
         self._room = Capacity(REQUESTS_UNDER_WAY_MAX, BYTES_UNDER_WAY_MAX)
         self._current: _Call | None = None
         self._calls: set[_Call] = set()
-        # A server without this method.
-        self.older = OlderServer()
 
     async def ask(self, payload: bytes, timeout: float, pack_count: int = 0) -> Any:
         """Returns the answer to an encoded request. `pack_count`: its number of messages if it is a pack.
@@ -116,12 +114,10 @@ class Stream:
         if self._current is call:
             self._current = None
 
-    def forget(self, call: "_Call", status: grpc.StatusCode | None) -> None:
-        """Forgets a call that has ended, with this status or by us."""
+    def forget(self, call: "_Call") -> None:
+        """Forgets a call that has ended."""
         self.detach(call)
         self._calls.discard(call)
-        if status is grpc.StatusCode.UNIMPLEMENTED:
-            self.older.met()
 
 
 class _Call:
@@ -216,7 +212,6 @@ class _Call:
     async def _read(self) -> None:
         """Distributes the answers until the call ends, then reports its error to all waiting callers."""
         error: DueTimeError = Unavailable(f"the server at {self._server} ended the stream", reason="STREAM_ENDED")
-        status = None
         try:
             while (response := await self._call.read()) is not grpc.aio.EOF:
                 if not self._awaited:
@@ -228,13 +223,12 @@ class _Call:
                 if self._retired and not self._is_awaited():
                     return
         except grpc.aio.AioRpcError as raised:
-            status = raised.code()
             error = _of_all(from_status(raised, self._server))
         finally:
             self._idle.cancel()
             self.writer.cancel()
             self._call.cancel()
-            self._stream.forget(self, status)
+            self._stream.forget(self)
             self._fail(error)
 
     def _settle(self, request: list[_Asked], response: Any) -> None:
