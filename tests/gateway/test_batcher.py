@@ -1,7 +1,7 @@
 """Coalescing: sends put together, sends that wait, and sends never in two concurrent puts."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 import pytest
@@ -14,6 +14,7 @@ from duetime_gateway.shards.batcher import (
     SECOND_PUT_COUNT_MIN,
     SLOW_PUT_MS,
     Batcher,
+    SharedPut,
     Stored,
 )
 from prometheus_client import CollectorRegistry
@@ -36,10 +37,10 @@ class Puts:
         self.begun: asyncio.Queue[Begun] = asyncio.Queue()
         self.answers: list[asyncio.Future[Stored]] = []
 
-    async def put(self, records: bytes, retried: Sequence[int], timeout_ms: float) -> Stored:
+    async def put(self, one: SharedPut) -> Stored:
         answer = asyncio.get_running_loop().create_future()
         self.answers.append(answer)
-        self.begun.put_nowait(Begun(records, list(retried), timeout_ms))
+        self.begun.put_nowait(Begun(one.records, list(one.retried), one.timeout_ms))
         return await answer
 
     async def next(self) -> Begun:

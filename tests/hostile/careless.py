@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 from duetime_core.audit.audit import name_resource
-from duetime_gateway.face.service import GatewayService
+from duetime_gateway.face.topic_service import TopicService
 from duetime_gateway.sending.sender import Sender
 
 CARELESS = "TEST_CARELESS"
@@ -29,7 +29,7 @@ async def _begin_or_crash(self: Sender, request: Any, *arguments: Any, **options
     return await _begin(self, request, *arguments, **options)
 
 
-async def _create_topic(self: GatewayService, request: Any, context: Any) -> Any:
+async def _create_topic(self: TopicService, request: Any, context: Any) -> Any:
     text = f"{request.name} {context.invocation_metadata()}"
     if careless == "line":
         log.info("topic created", text=text)
@@ -43,5 +43,5 @@ async def _create_topic(self: GatewayService, request: Any, context: Any) -> Any
 if __name__ == "__main__":
     careless = os.environ.pop(CARELESS, "")
     Sender.begin = _begin_or_crash  # type: ignore[method-assign]
-    GatewayService.create_topic = _create_topic  # type: ignore[method-assign]
+    TopicService.create_topic = _create_topic  # type: ignore[method-assign]
     runpy.run_module("duetime_gateway", run_name="__main__")

@@ -37,14 +37,17 @@ from duetime_gateway.face.batches import BatchService
 from duetime_gateway.face.consumer_service import ConsumerService
 from duetime_gateway.face.face import SERVICE_NAMES, Face
 from duetime_gateway.face.gate import Gate
+from duetime_gateway.face.identity_service import IdentityService
 from duetime_gateway.face.lane_service import LaneService
 from duetime_gateway.face.pending_service import PendingService
 from duetime_gateway.face.permissions import RULES
 from duetime_gateway.face.quota_service import QuotaService
+from duetime_gateway.face.read_service import ReadService
 from duetime_gateway.face.receive_streams import ReceiveStreamService
 from duetime_gateway.face.scaler import Scaler
-from duetime_gateway.face.service import GatewayService
+from duetime_gateway.face.send_service import SendService
 from duetime_gateway.face.subscription_service import SubscriptionService
+from duetime_gateway.face.topic_service import TopicService
 from duetime_gateway.face.transaction_service import TransactionService
 from duetime_gateway.finding.finder import Finder
 from duetime_gateway.metrics import BacklogMetrics, GatewayMetrics, QuotaMetrics
@@ -66,9 +69,11 @@ from duetime_gateway.rocketmq.face import RocketMQFace, RocketMQParts
 from duetime_gateway.rocketmq.lites import LiteSubscriptions
 from duetime_gateway.rocketmq.metrics import RocketMQMetrics
 from duetime_gateway.rocketmq.permissions import ROCKETMQ_RULES, SERVICE_NAME
+from duetime_gateway.rocketmq.queues import QueueCalls
+from duetime_gateway.rocketmq.receipts import HandleCalls
 from duetime_gateway.rocketmq.renewing import Renewals
 from duetime_gateway.rocketmq.sending import Producers
-from duetime_gateway.rocketmq.telemetry import Telemetry
+from duetime_gateway.rocketmq.telemetry import SettingsAnswerer, Telemetry
 from duetime_gateway.rocketmq.transactions import TransactionIds
 from duetime_gateway.rocketmq.wire.pool import with_others
 from duetime_gateway.routing.adoption import Adoption, MissingTopics
@@ -84,10 +89,12 @@ from duetime_gateway.settings import GatewaySettings
 from duetime_gateway.shards.retry import RetryClient
 from duetime_gateway.shards.shard import ShardListener, ShardOptions
 from duetime_gateway.shards.shards import Shards
+from duetime_gateway.transactions.checks import Desk
 from duetime_gateway.transactions.ending import Ender
 from duetime_gateway.transactions.listing import TransactionList
 from duetime_gateway.transactions.preparing import Preparer
 from duetime_gateway.transactions.producers import ProducerGroups
+from duetime_gateway.transactions.taking import Reports, Taker
 from duetime_gateway.transactions.watching import Watching
 
 if TYPE_CHECKING:
@@ -95,6 +102,28 @@ if TYPE_CHECKING:
 
 # Services of every process.
 PROBES = ("grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection")
+
+
+@dataclass(frozen=True)
+class Base:
+    """The foundations of all parts."""
+
+    settings: GatewaySettings
+    clock: Clock
+    registry: CollectorRegistry
+    # The parent of every task; entered by the node.
+    tasks: asyncio.TaskGroup
+    credentials: Credentials
+    metrics: GatewayMetrics
+    traffic: Traffic
+    database: Database
+    groups: Groups
+    retry: RetryClient
+
+    @property
+    def timeout_ms(self) -> int:
+        """Longest time of a store's call."""
+        return self.settings.store_timeout_ms
 
 
 @dataclass(frozen=True)
@@ -173,58 +202,49 @@ class GatewayParts:
 
 def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegistry) -> GatewayParts:
     """Called within a running event loop."""
-    tasks = asyncio.TaskGroup()
-    metrics = GatewayMetrics(registry)
-    traffic = Traffic(settings.traffic_limits, registry)
-    database = Database(settings.database_url, registry)
-    groups = Groups(database, clock)
-    credentials = settings.credentials(registry)
-    retry = RetryClient(settings.retry_address, settings.store_timeout_ms, credentials)
-    routing = _make_routing(settings, credentials, clock, metrics, database, groups, tasks)
+    base = _make_base(settings, clock, registry)
+    tasks, database, metrics, traffic = base.tasks, base.database, base.metrics, base.traffic
+    routing = _make_routing(base)
     shards, topics, places = routing.shards, routing.topics, routing.places
-    timeout_ms = settings.store_timeout_ms
-    limited = _make_quotas(clock, registry, database, routing)
-    sender = _make_sender(settings, clock, metrics, routing, limited.quotas)
-    leases = Leases(topics, places, shards, groups, clock, metrics, tasks, timeout_ms=timeout_ms)
+    limited = _make_quotas(base, routing)
+    sender = _make_sender(base, routing, limited.quotas)
+    leases = Leases(topics, places, shards, base.groups, clock, metrics, tasks, timeout_ms=base.timeout_ms)
     backlog = Backlog(database, shards, clock, BacklogMetrics(registry))
-    reports = JobReports(database, shards, backlog)
-    puller, offsets = Puller(places, metrics, timeout_ms=timeout_ms), GroupOffsets(places)
-    service = GatewayService(
-        *(sender, puller, offsets),
-        Finder(places, timeout_ms=timeout_ms),
-        topics,
-        TopicDeletion(topics, routing.catalog, shards, retry, limited.keeper),
-        places,
-        shards,
-        database,
-        retry,
-        traffic.answers,
-        tasks,
-    )
-    consumers = ConsumerService(leases, ConsumerGroups(groups, places, shards, clock), retry, traffic.answers)
-    receivers_max = settings.receive_streams_max
-    receivers = Receivers(leases, places, shards, metrics, timeout_ms=timeout_ms, receivers_max=receivers_max)
-    streams = ReceiveStreamService(receivers, traffic.answers, tasks)
-    ending = _make_ending(settings, clock, routing)
-    pending = _make_pending(settings, clock, groups, routing, traffic, ending)
-    transactions = _make_transactions(settings, clock, metrics, database, routing, sender, traffic, tasks)
+    puller, offsets = Puller(places, metrics, timeout_ms=base.timeout_ms), GroupOffsets(places)
+    ending = _make_ending(base, routing)
+    transactions = _make_transactions(base, routing, sender)
     subscribing = Subscribing(places, traffic.answers, metrics, tasks, subscriptions_max=settings.subscriptions_max)
-    batches, analysis = BatchService(sender, metrics), AnalysisService(shards, backlog, reports, metrics)
-    reading = SubscriptionService(subscribing), streams
-    parts = service, batches, consumers, *reading, pending, transactions.service, analysis
-    others = LaneService(database), QuotaService(limited.quotas, limited.keeper), AuditService(AuditTable(database))
-    face = Face(*parts, *others, _make_scaler(settings, clock, routing, groups), Gate(limited.quotas))
-    access = _make_access(settings, clock, registry, database)
+    services = (
+        ReadService(puller, offsets, Finder(places, timeout_ms=base.timeout_ms), traffic.answers),
+        TopicService(topics, TopicDeletion(topics, routing.catalog, shards, base.retry, limited.keeper), places),
+        BatchService(sender, metrics),
+        ConsumerService(leases, ConsumerGroups(base.groups, places, shards, clock), base.retry, traffic.answers),
+        SubscriptionService(subscribing),
+        AnalysisService(shards, backlog, JobReports(database, shards, backlog), metrics),
+        LaneService(shards, database),
+        AuditService(AuditTable(database)),
+        IdentityService(),
+    )
+    streams = ReceiveStreamService(_make_receivers(base, routing, leases), traffic.answers, tasks)
+    pending = _make_pending(base, routing, ending)
+    face = Face(
+        services,
+        (SendService(sender, tasks), streams, pending, transactions.service),
+        QuotaService(limited.quotas, limited.keeper),
+        Gate(limited.quotas),
+        _make_scaler(base, routing),
+    )
+    access = _make_access(base)
     trail = Trail("gateway", database, clock, registry, settings.audit_keep_days)
-    server = _make_server(settings, credentials, clock, registry, traffic, trail, access)
-    used = sender, transactions, ending, leases, groups, routing, retry, traffic, limited
-    rocketmq = _make_rocketmq(settings, clock, registry, tasks, *used) if settings.rocketmq else None
+    server = _make_server(base, trail, access)
+    used = routing, sender, transactions, ending, leases, limited
+    rocketmq = _make_rocketmq(base, *used) if settings.rocketmq else None
     _add_faces(server, access, face, rocketmq)
     return GatewayParts(
         tasks=tasks,
         database=database,
         shards=shards,
-        retry=retry,
+        retry=base.retry,
         adoption=routing.adoption,
         topics=topics,
         places=places,
@@ -243,6 +263,22 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
     )
 
 
+def _make_base(settings: GatewaySettings, clock: Clock, registry: CollectorRegistry) -> Base:
+    database, credentials = Database(settings.database_url, registry), settings.credentials(registry)
+    return Base(
+        settings=settings,
+        clock=clock,
+        registry=registry,
+        tasks=asyncio.TaskGroup(),
+        credentials=credentials,
+        metrics=GatewayMetrics(registry),
+        traffic=Traffic(settings.traffic_limits, registry),
+        database=database,
+        groups=Groups(database, clock),
+        retry=RetryClient(settings.retry_address, settings.store_timeout_ms, credentials),
+    )
+
+
 def _add_faces(server: Server, access: AccessParts | None, face: Face, rocketmq: RocketMQ | None) -> None:
     refused = access.gatekeeper.note if access is not None else None
     face.add_to(server.grpc, refused)
@@ -250,25 +286,18 @@ def _add_faces(server: Server, access: AccessParts | None, face: Face, rocketmq:
         rocketmq.face.add_to(server.grpc, refused)
 
 
-def _make_server(
-    settings: GatewaySettings,
-    credentials: Credentials,
-    clock: Clock,
-    registry: CollectorRegistry,
-    traffic: Traffic,
-    trail: Trail,
-    access: AccessParts | None,
-) -> Server:
+def _make_server(base: Base, trail: Trail, access: AccessParts | None) -> Server:
+    settings = base.settings
     return Server(
         (*SERVICE_NAMES, SERVICE_NAME) if settings.rocketmq else SERVICE_NAMES,
         settings.calls_in_flight_max,
-        registry,
-        credentials=credentials,
-        traffic=traffic,
-        audit=Audit(clock, ACTS, trail.add),
+        base.registry,
+        credentials=base.credentials,
+        traffic=base.traffic,
+        audit=Audit(base.clock, ACTS, trail.add),
         gatekeeper=None if access is None else access.gatekeeper,
         # While users are off, all callers would share one turn.
-        turns=None if access is None else Turns(clock, registry),
+        turns=None if access is None else Turns(base.clock, base.registry),
         descriptors=with_others((*SERVICE_NAMES, *PROBES)) if settings.rocketmq else None,
         asked=settings.asks_for_certificates,
     )
@@ -281,163 +310,144 @@ def _tokens(provider: Provider, clock: Clock) -> "Tokens":
     return Tokens(provider, clock)
 
 
-def _make_access(
-    settings: GatewaySettings, clock: Clock, registry: CollectorRegistry, database: Database
-) -> AccessParts | None:
+def _make_access(base: Base) -> AccessParts | None:
+    settings, clock = base.settings, base.clock
     if not settings.asks_who_calls:
         return None
-    metrics = AccessMetrics(registry)
-    book = Book(database, clock, metrics, settings.rights_keep_ms)
+    metrics = AccessMetrics(base.registry)
+    book = Book(base.database, clock, metrics, settings.rights_keep_ms)
     provider = _tokens(settings.provider, clock) if settings.provider is not None else None
     rules = {**RULES, **ROCKETMQ_RULES} if settings.rocketmq else RULES
     return AccessParts(book, Gatekeeper(book, rules, clock, metrics, provider, settings.seal))
 
 
 def _make_rocketmq(
-    settings: GatewaySettings,
-    clock: Clock,
-    registry: CollectorRegistry,
-    tasks: asyncio.TaskGroup,
+    base: Base,
+    routing: Routing,
     sender: Sender,
     transactions: Transactions,
     ending: Ending,
     leases: Leases,
-    groups: Groups,
-    routing: Routing,
-    retry: RetryClient,
-    traffic: Traffic,
     limited: Limited,
 ) -> RocketMQ:
-    metrics, clients = RocketMQMetrics(registry), Clients(clock)
+    settings, clock, tasks, groups, places = base.settings, base.clock, base.tasks, base.groups, routing.places
+    metrics, clients = RocketMQMetrics(base.registry), Clients(clock)
     metrics.clients.set_function(clients.__len__)
     renewals, acks = Renewals(leases, clients, clock, metrics), Acks(leases, clock, tasks)
-    endpoint, levels, places = settings.rocketmq_endpoint, settings.levels, routing.places
-    ids = TransactionIds(TransactionList(routing.shards, places, timeout_ms=settings.store_timeout_ms))
+    ids = TransactionIds(TransactionList(routing.shards, places, timeout_ms=base.timeout_ms))
     checking = Checking(transactions.watching, transactions.groups, ids, clock, tasks)
-    preparer, ender = transactions.preparer, transactions.ender
     lites = LiteSubscriptions(
         *(leases, places, clock, metrics, tasks), subscriptions_max=settings.rocketmq_lite_subscriptions_max
     )
     clients.forgot = lites.gone
-    producers = Producers(sender, preparer, ender, ending, places, checking, ids, endpoint=endpoint)
+    levels, endpoint = settings.levels, settings.rocketmq_endpoint
+    answerer = SettingsAnswerer(groups, checking, lites, levels, endpoint)
     consumers = Consumers(
-        *(leases, groups, places, retry, renewals, acks, lites, traffic.answers, levels, clock, metrics, tasks),
-        endpoint=endpoint,
-        polls_max=settings.rocketmq_polls_max,
+        *(leases, groups, places, renewals, lites, base.traffic.answers, metrics), polls_max=settings.rocketmq_polls_max
     )
-    telemetry = Telemetry(
-        *(groups, checking, levels, clock, metrics, tasks, lites),
-        endpoint=endpoint,
-        streams_max=settings.rocketmq_streams_max,
-    )
+    streams_max = settings.rocketmq_streams_max
+    telemetry = Telemetry(answerer, checking, lites, clock, metrics, tasks, streams_max=streams_max)
     parts = RocketMQParts(
-        clients, producers, consumers, lites, renewals, telemetry, checking, limited.quotas, metrics, clock
+        clients=clients,
+        producers=Producers(sender, transactions.preparer, transactions.ender, ending, places, checking, ids),
+        consumers=consumers,
+        handles=HandleCalls(leases, acks, renewals, groups, base.retry, levels, clock, tasks),
+        queues=QueueCalls(places, groups, endpoint),
+        lites=lites,
+        renewals=renewals,
+        telemetry=telemetry,
+        checking=checking,
+        quotas=limited.quotas,
+        metrics=metrics,
+        clock=clock,
     )
     return RocketMQ(RocketMQFace(parts), renewals)
 
 
-def _make_ending(settings: GatewaySettings, clock: Clock, routing: Routing) -> Ending:
-    timeout_ms, least = settings.store_timeout_ms, int(settings.refuse_empty_bodies)
-    holders = Holders(routing.places, routing.shards)
-    return Ending(holders, routing.topics, clock, timeout_ms=timeout_ms, body_bytes_min=least)
+def _make_ending(base: Base, routing: Routing) -> Ending:
+    holders, least = Holders(routing.places, routing.shards), int(base.settings.refuse_empty_bodies)
+    return Ending(holders, routing.topics, base.clock, timeout_ms=base.timeout_ms, body_bytes_min=least)
 
 
-def _make_scaler(settings: GatewaySettings, clock: Clock, routing: Routing, groups: Groups) -> Scaler:
+def _make_scaler(base: Base, routing: Routing) -> Scaler:
     places, shards = routing.places, routing.shards
-    described = ConsumerGroups(groups, places, shards, clock)
-    work = GroupWork(described, places, shards, timeout_ms=settings.store_timeout_ms)
-    return Scaler(shards, work, clock)
+    described = ConsumerGroups(base.groups, places, shards, base.clock)
+    return Scaler(shards, GroupWork(described, places, shards, timeout_ms=base.timeout_ms), base.clock)
 
 
-def _make_pending(
-    settings: GatewaySettings, clock: Clock, groups: Groups, routing: Routing, traffic: Traffic, ending: Ending
-) -> PendingService:
-    timeout_ms = settings.store_timeout_ms
-    holders = Holders(routing.places, routing.shards)
-    listing = Listing(holders, routing.places, timeout_ms=timeout_ms)
+def _make_receivers(base: Base, routing: Routing, leases: Leases) -> Receivers:
+    return Receivers(
+        leases,
+        routing.places,
+        routing.shards,
+        base.metrics,
+        timeout_ms=base.timeout_ms,
+        receivers_max=base.settings.receive_streams_max,
+    )
+
+
+def _make_pending(base: Base, routing: Routing, ending: Ending) -> PendingService:
+    holders, clock = Holders(routing.places, routing.shards), base.clock
+    listing = Listing(holders, routing.places, timeout_ms=base.timeout_ms)
     return PendingService(
         ending,
         Matching(holders, clock),
         listing,
-        Counting(holders, timeout_ms=timeout_ms),
-        Retries(groups, listing, routing.shards, clock),
-        traffic.answers,
+        Counting(holders, timeout_ms=base.timeout_ms),
+        Retries(base.groups, listing, routing.shards, clock),
+        base.traffic.answers,
     )
 
 
-def _make_transactions(
-    settings: GatewaySettings,
-    clock: Clock,
-    metrics: GatewayMetrics,
-    database: Database,
-    routing: Routing,
-    sender: Sender,
-    traffic: Traffic,
-    tasks: asyncio.TaskGroup,
-) -> Transactions:
-    timeout_ms, places, shards = settings.store_timeout_ms, routing.places, routing.shards
-    groups = ProducerGroups(database, clock)
-    ender = Ender(places, shards, clock, metrics.transactions, tasks, timeout_ms=timeout_ms)
-    watching = Watching(
-        groups,
-        shards,
-        ender,
-        clock,
-        metrics.transactions,
-        tasks,
-        gateway=f"{socket.gethostname()}:{os.getpid()}",
-        watchers_max=settings.watchers_max,
-        timeout_ms=timeout_ms,
-    )
+def _make_transactions(base: Base, routing: Routing, sender: Sender) -> Transactions:
+    clock, tasks, metrics = base.clock, base.tasks, base.metrics.transactions
+    timeout_ms, places, shards = base.timeout_ms, routing.places, routing.shards
+    groups = ProducerGroups(base.database, clock)
+    ender = Ender(places, shards, clock, metrics, tasks, timeout_ms=timeout_ms)
+    reports, gateway = Reports(shards.all(), clock, tasks), f"{socket.gethostname()}:{os.getpid()}"
+    desk = Desk(clock, metrics, reports.add, watchers_max=base.settings.watchers_max)
+    takers = [Taker(shard, desk, clock, gateway=gateway, timeout_ms=timeout_ms) for shard in shards.all()]
+    watching = Watching(groups, shards, ender, desk, reports, takers, tasks)
     listing = TransactionList(shards, places, timeout_ms=timeout_ms)
     preparer = Preparer(sender, groups)
-    service = TransactionService(preparer, ender, watching, listing, places, traffic.answers)
+    service = TransactionService(preparer, ender, watching, listing, places, base.traffic.answers)
     return Transactions(groups, preparer, ender, watching, service)
 
 
-def _make_routing(
-    settings: GatewaySettings,
-    credentials: Credentials,
-    clock: Clock,
-    metrics: GatewayMetrics,
-    database: Database,
-    groups: Groups,
-    tasks: asyncio.TaskGroup,
-) -> Routing:
-    table, catalog = RouteTable(metrics), TopicCatalog(database, clock)
-    adoption = Adoption(table, catalog, groups)
-    options = ShardOptions(settings.levels, credentials, settings.store_timeout_ms, settings.waiting_bytes_max)
+def _make_routing(base: Base) -> Routing:
+    settings, clock = base.settings, base.clock
+    table = RouteTable(base.metrics)
+    queues_max = settings.queues_max * len(settings.store_addresses)
+    catalog = TopicCatalog(base.database, clock, topics_max=settings.topics_max, queues_max=queues_max)
+    adoption = Adoption(table, catalog, base.groups)
+    options = ShardOptions(settings.levels, base.credentials, base.timeout_ms, settings.waiting_bytes_max)
     listener = ShardListener(reached=adoption.reached, lost=table.forget_shard)
-    shards = Shards(settings.store_addresses, options, clock, metrics, tasks, listener)
+    shards = Shards(settings.store_addresses, options, clock, base.metrics, base.tasks, listener)
     topics = Topics(
         table,
         catalog,
         MissingTopics(adoption, shards, clock),
         shards.numbers,
         clock,
-        tasks,
+        base.tasks,
         queue_count_default=settings.queue_count_default,
         auto_create=settings.auto_create_topics,
-        topics_max=settings.topics_max,
-        queues_max=settings.queues_max,
     )
     return Routing(shards, adoption, catalog, topics, Places(topics, shards, lane_count=settings.levels.highest))
 
 
-def _make_sender(
-    settings: GatewaySettings, clock: Clock, metrics: GatewayMetrics, routing: Routing, quotas: Quotas
-) -> Sender:
+def _make_sender(base: Base, routing: Routing, quotas: Quotas) -> Sender:
+    settings, clock, metrics = base.settings, base.clock, base.metrics
     ids = MessageIds(settings.host, os.getpid(), secrets.token_bytes(4), clock.now_ms)
     requests = request_room(settings.request_bytes_max)
     metrics.follow_requests(requests)
     encoder = Encoder(Rules(settings.levels, ids, body_bytes_min=int(settings.refuse_empty_bodies)))
-    timeout_ms = settings.store_timeout_ms
-    return Sender(routing.topics, routing.shards, encoder, clock, metrics, requests, quotas, timeout_ms)
+    return Sender(routing.topics, routing.shards, encoder, clock, metrics, requests, quotas, base.timeout_ms)
 
 
-def _make_quotas(clock: Clock, registry: CollectorRegistry, database: Database, routing: Routing) -> Limited:
-    quotas = Quotas(clock)
+def _make_quotas(base: Base, routing: Routing) -> Limited:
+    quotas = Quotas(base.clock)
     # One process may run several gateways.
-    book = QuotaBook(database, f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}")
+    book = QuotaBook(base.database, f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}")
     counts = PendingCounts(quotas, routing.places, routing.shards)
-    return Limited(quotas, Keeper(quotas, book, counts, clock, QuotaMetrics(registry)))
+    return Limited(quotas, Keeper(quotas, book, counts, base.clock, QuotaMetrics(base.registry)))

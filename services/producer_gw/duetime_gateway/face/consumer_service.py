@@ -42,6 +42,7 @@ class ConsumerService:
             "Ack": unary(self.ack, pb.AckRequest.FromString),
             "ChangeInvisible": unary(self.change_invisible, pb.ChangeInvisibleRequest.FromString),
             "Nack": unary(self.nack),
+            "SendBack": unary(self.send_back),
             "ListDeadLetters": unary(self.list_dead_letters),
             "RedriveDeadLetters": stream(self.redrive_dead_letters),
             "DiscardDeadLetters": stream(self.discard_dead_letters),
@@ -74,6 +75,9 @@ class ConsumerService:
 
     async def nack(self, data: bytes, context: Context) -> bytes:
         return await self._retry.forward("Nack", data, remaining_ms(context), sharer(context.peer()))
+
+    async def send_back(self, data: bytes, context: Context) -> bytes:
+        return await self._retry.forward("SendBack", data, remaining_ms(context), sharer(context.peer()))
 
     async def list_dead_letters(self, data: bytes, context: Context) -> bytes:
         with await room_in_turn(self._answers, context.peer(), PULL_BYTES_MAX, remaining_ms(context)):

@@ -33,6 +33,8 @@ from duetime_gateway.rocketmq.lites import LiteSubscriptions
 from duetime_gateway.rocketmq.metrics import RocketMQMetrics
 from duetime_gateway.rocketmq.moments import put_ms
 from duetime_gateway.rocketmq.permissions import ROCKETMQ_RULES, SERVICE_NAME
+from duetime_gateway.rocketmq.queues import QueueCalls
+from duetime_gateway.rocketmq.receipts import HandleCalls
 from duetime_gateway.rocketmq.renewing import Renewals
 from duetime_gateway.rocketmq.sending import Producers
 from duetime_gateway.rocketmq.telemetry import Telemetry
@@ -48,6 +50,8 @@ class RocketMQParts:
     clients: Clients
     producers: Producers
     consumers: Consumers
+    handles: HandleCalls
+    queues: QueueCalls
     lites: LiteSubscriptions
     renewals: Renewals
     telemetry: Telemetry
@@ -75,15 +79,15 @@ class RocketMQFace:
         self._parts.telemetry.end()
 
     def _handlers(self) -> "dict[str, grpc.RpcMethodHandler[Any, Any]]":
-        producers, consumers = self._parts.producers, self._parts.consumers
+        producers, handles, queues = self._parts.producers, self._parts.handles, self._parts.queues
         unary: Mapping[str, Behaviour] = {
-            "QueryRoute": producers.query_route,
+            "QueryRoute": queues.query_route,
             "Heartbeat": self._heartbeat,
             "SendMessage": producers.send,
-            "QueryAssignment": consumers.query_assignment,
-            "AckMessage": consumers.ack,
-            "ChangeInvisibleDuration": consumers.change,
-            "ForwardMessageToDeadLetterQueue": consumers.forward,
+            "QueryAssignment": queues.query_assignment,
+            "AckMessage": handles.ack,
+            "ChangeInvisibleDuration": handles.change,
+            "ForwardMessageToDeadLetterQueue": handles.forward,
             "EndTransaction": producers.end_transaction,
             "NotifyClientTermination": self._terminate,
             "RecallMessage": producers.recall,

@@ -1,4 +1,4 @@
-"""The calls of producers: routes, sends, ends of transactions, recalls."""
+"""The calls of producers: sends, ends of transactions, recalls."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -20,11 +20,11 @@ from duetime_gateway.rocketmq.checking import Checking
 from duetime_gateway.rocketmq.handles import Recall, parse_recall, recall_of
 from duetime_gateway.rocketmq.inbound import message_of, recovery_s, type_of
 from duetime_gateway.rocketmq.names import stored
-from duetime_gateway.rocketmq.routes import endpoints_of, queues_of, types_of
+from duetime_gateway.rocketmq.routes import types_of
 from duetime_gateway.rocketmq.transactions import TransactionIds
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
 from duetime_gateway.routing.places import Places
-from duetime_gateway.rules import check_group_reads, check_topic, refuse
+from duetime_gateway.rules import check_topic, refuse
 from duetime_gateway.sending.sender import Sender
 from duetime_gateway.transactions.columns import Ends
 from duetime_gateway.transactions.ending import Decision, Ender
@@ -52,8 +52,6 @@ class Producers:
         places: Places,
         checking: Checking,
         ids: TransactionIds,
-        *,
-        endpoint: str,
     ) -> None:
         self._sender = sender
         self._preparer = preparer
@@ -62,15 +60,6 @@ class Producers:
         self._places = places
         self._checking = checking
         self._ids = ids
-        self._endpoint = endpoint
-
-    async def query_route(self, request: pb.QueryRouteRequest, call: Call) -> pb.QueryRouteResponse:
-        topic = stored(request.topic)
-        check_group_reads("topic", topic)
-        endpoints = endpoints_of(request.endpoints, self._endpoint)
-        places = await self._places.of(topic)
-        queues = queues_of(request.topic, sorted(places), endpoints, types_of(self._places.message_type(topic)))
-        return pb.QueryRouteResponse(status=codes.ok(), message_queues=queues)
 
     async def send(self, request: pb.SendMessageRequest, call: Call) -> pb.SendMessageResponse:
         topic = _topic_of(request.messages)

@@ -30,31 +30,74 @@ from duetime_gateway.rules import group_violations
 AGAIN_MS = 1_000
 
 
+class SettingsAnswerer:
+    """Answers clients' settings, and learns their topics and groups from them."""
+
+    def __init__(
+        self, groups: Groups, checking: Checking, lites: LiteSubscriptions, levels: DelayLevels, endpoint: str
+    ) -> None:
+        """`endpoint`: HOST:PORT sent to clients; empty: each client's own."""
+        self._groups = groups
+        self._checking = checking
+        self._lites = lites
+        self._levels = levels
+        self._endpoint = endpoint
+
+    async def answer(self, asked: pb.Settings, session: Session) -> pb.Settings:
+        """Raises: DueTimeError."""
+        if asked.client_type not in settings.CLIENT_TYPES:
+            text = f"client_type: {asked.client_type} is not supported; use a producer, or a push or simple consumer"
+            raise codes.Refused(pb.UNRECOGNIZED_CLIENT_TYPE, text)
+        if asked.WhichOneof("pub_sub") is None:
+            raise codes.Refused(pb.BAD_REQUEST, "pub_sub: neither publishing nor subscription is set")
+        endpoints = endpoints_of(asked.access_point, self._endpoint)
+        group = None
+        if asked.client_type == pb.PRODUCER:
+            self._announce(asked.publishing, session)
+        else:
+            group = await self._group(asked.subscription, session)
+            if asked.client_type in settings.LITE_TYPES:
+                self._lites.enter(session)
+        retry = settings.policy() if group is None else group.retry
+        return settings.answer(asked, endpoints, retry, self._levels, ordered=group is not None and group.ordered)
+
+    def _announce(self, publishing: pb.Publishing, session: Session) -> None:
+        access = permit.current()
+        names = [_stored(topic, session) for topic in publishing.topics]
+        self._checking.announce(session, [one for one in names if one and access.may(Right.SEND, Kind.GROUP, one)])
+
+    async def _group(self, subscription: pb.Subscription, session: Session) -> consumer_pb2.Group | None:
+        """The group; None: not created yet, or the database does not answer."""
+        name = _stored(subscription.group, session)
+        if violations := list(group_violations("group", name)):
+            raise codes.Refused(pb.ILLEGAL_CONSUMER_GROUP, f"group: {violations[0].description}")
+        # A client starts with the defaults if the database fails.
+        with suppress(DueTimeError):
+            return await self._groups.find(name)
+        return None
+
+
 class Telemetry:
     """All streams of Telemetry."""
 
     def __init__(
         self,
-        groups: Groups,
+        answerer: SettingsAnswerer,
         checking: Checking,
-        levels: DelayLevels,
+        lites: LiteSubscriptions,
         clock: Clock,
         metrics: RocketMQMetrics,
         tasks: asyncio.TaskGroup,
-        lites: LiteSubscriptions,
         *,
-        endpoint: str,
         streams_max: int,
     ) -> None:
-        """`endpoint`: HOST:PORT sent to clients; empty: each client's own. `tasks`: runs the readers of streams."""
-        self._groups = groups
-        self._lites = lites
+        """`tasks`: runs the readers of streams."""
+        self._answerer = answerer
         self._checking = checking
-        self._levels = levels
+        self._lites = lites
         self._clock = clock
         self._metrics = metrics
         self._tasks = tasks
-        self._endpoint = endpoint
         self._seats = Seats(
             streams_max,
             "client streams are open",
@@ -107,7 +150,7 @@ class Telemetry:
 
     async def _take(self, asked: pb.Settings, session: Session) -> None:
         try:
-            answer = await self._answer(asked, session)
+            answer = await self._answerer.answer(asked, session)
         except DueTimeError as error:
             self._metrics.answered("Telemetry", codes.code_of(error))
             # Send only the status, so that a starting client fails at once.
@@ -117,39 +160,6 @@ class Telemetry:
         command = pb.TelemetryCommand(status=codes.ok(), settings=answer)
         await session.put(command)
         session.put_again(command, AGAIN_MS)
-
-    async def _answer(self, asked: pb.Settings, session: Session) -> pb.Settings:
-        """Raises: DueTimeError."""
-        if asked.client_type not in settings.CLIENT_TYPES:
-            text = f"client_type: {asked.client_type} is not supported; use a producer, or a push or simple consumer"
-            raise codes.Refused(pb.UNRECOGNIZED_CLIENT_TYPE, text)
-        if asked.WhichOneof("pub_sub") is None:
-            raise codes.Refused(pb.BAD_REQUEST, "pub_sub: neither publishing nor subscription is set")
-        endpoints = endpoints_of(asked.access_point, self._endpoint)
-        group = None
-        if asked.client_type == pb.PRODUCER:
-            self._announce(asked.publishing, session)
-        else:
-            group = await self._group(asked.subscription, session)
-            if asked.client_type in settings.LITE_TYPES:
-                self._lites.enter(session)
-        retry = settings.policy() if group is None else group.retry
-        return settings.answer(asked, endpoints, retry, self._levels, ordered=group is not None and group.ordered)
-
-    def _announce(self, publishing: pb.Publishing, session: Session) -> None:
-        access = permit.current()
-        names = [_stored(topic, session) for topic in publishing.topics]
-        self._checking.announce(session, [one for one in names if one and access.may(Right.SEND, Kind.GROUP, one)])
-
-    async def _group(self, subscription: pb.Subscription, session: Session) -> consumer_pb2.Group | None:
-        """The group; None: not created yet, or the database does not answer."""
-        name = _stored(subscription.group, session)
-        if violations := list(group_violations("group", name)):
-            raise codes.Refused(pb.ILLEGAL_CONSUMER_GROUP, f"group: {violations[0].description}")
-        # A client starts with the defaults if the database fails.
-        with suppress(DueTimeError):
-            return await self._groups.find(name)
-        return None
 
 
 def _stored(resource: pb.Resource, session: Session) -> str:

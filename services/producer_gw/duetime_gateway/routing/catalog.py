@@ -72,27 +72,24 @@ class QueuesExhausted(Overloaded):
 class TopicCatalog:
     """Database transactions about topics. All raise Unavailable while the database does not answer."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, clock: Clock, *, topics_max: int, queues_max: int) -> None:
+        """`topics_max`, `queues_max`: limits shared by callers."""
         self._database = database
         self._clock = clock
+        self._topics_max = topics_max
+        self._queues_max = queues_max
 
     async def find(self, names: Collection[str]) -> Mapping[str, Stored]:
         """The topics found."""
         return await self._database.run(lambda session: find_topics(session, names))
 
-    async def make(
-        self,
-        wanted: Mapping[str, NewTopic],
-        *,
-        topics_max: int,
-        queues_max: int,
-    ) -> tuple[Mapping[str, Stored], Mapping[str, DueTimeError]]:
-        """Creates topics within the limits shared by callers. Returns them, and the errors of the others, by name. A
+    async def make(self, wanted: Mapping[str, NewTopic]) -> tuple[Mapping[str, Stored], Mapping[str, DueTimeError]]:
+        """Creates topics within the limits. Returns them, and the errors of the others, by name. A
         topic created concurrently is returned as it is."""
         created_at_ms = self._clock.now_ms()
 
         def work(session: Session) -> tuple[dict[str, Stored], dict[str, DueTimeError]]:
-            refused = _without_room(session, wanted, topics_max, queues_max)
+            refused = _without_room(session, wanted, self._topics_max, self._queues_max)
             made = {name: topic for name, topic in wanted.items() if name not in refused}
             stored = make_topics(
                 session,

@@ -73,8 +73,6 @@ class Topics:
         *,
         queue_count_default: int,
         auto_create: bool,
-        topics_max: int,
-        queues_max: int,
     ) -> None:
         self._table = table
         self._catalog = catalog
@@ -84,8 +82,6 @@ class Topics:
         self._tasks = tasks
         self._queue_count_default = queue_count_default
         self._auto_create = auto_create
-        self._topics_max = topics_max
-        self._queues_max = queues_max * len(shards)
         # Times at which routes of groups' topics were looked up.
         self._looked_up_at_ms: dict[str, float] = {}
         self._questions: Gathering[TopicQuestion, FoundTopic] = Gathering(
@@ -185,7 +181,7 @@ class Topics:
         refused: Mapping[str, DueTimeError] = {}
         if wanted:
             new = {name: self._new(name, one) for name, one in wanted.items()}
-            made, refused = await self._catalog.make(new, topics_max=self._topics_max, queues_max=self._queues_max)
+            made, refused = await self._catalog.make(new)
             stored |= made
         found = await self._remember_all(stored)
         gone = {name for name, one in stored.items() if one.is_deleting}

@@ -7,7 +7,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError, Overloaded
@@ -76,15 +76,6 @@ class Stored:
         return not (self.statuses or self.faults or self.duplicate_queues or self.past or self.lanes)
 
 
-# Stores concatenated records. Arguments: the records, indices of retried ones (their first put's answer was lost),
-# timeout in ms.
-Put = Callable[[bytes, Sequence[int], float], Awaitable[Stored]]
-# As Put; runs of records, given by first index and count, are stored all or none.
-PutBatches = Callable[[bytes, Sequence[int], float, Sequence[int]], Awaitable[Stored]]
-# As Put; callers and the number of their records, in order.
-PutFor = Callable[[bytes, Sequence[tuple[str, int]], float], Awaitable[Stored]]
-
-
 @dataclass(slots=True, eq=False)
 class Entry:
     """Records that one caller wants stored. Entries with the same `order` are never in two puts at once."""
@@ -102,6 +93,26 @@ class Entry:
     caller: str = ""
 
 
+class SharedPut(NamedTuple):
+    """Entries that are stored by one call."""
+
+    entries: Sequence[Entry]
+    # Concatenated.
+    records: bytes
+    # Indices of retried records: their first put's answer was lost.
+    retried: Sequence[int]
+    # First index and count of each run of records that is stored whole or not at all.
+    batches: Sequence[int]
+    timeout_ms: float
+
+    def callers(self) -> tuple[list[str], list[int]]:
+        """The caller of each entry, and the number of its records."""
+        return [entry.caller for entry in self.entries], [entry.count for entry in self.entries]
+
+
+Put = Callable[[SharedPut], Awaitable[Stored]]
+
+
 class Batcher:
     """The puts of one shard. State changes in synchronous methods only."""
 
@@ -115,16 +126,11 @@ class Batcher:
         tasks: asyncio.TaskGroup,
         *,
         count_max: int = PUT_COUNT_MAX,
-        put_batches: PutBatches | None = None,
-        put_for: PutFor | None = None,
     ) -> None:
-        """`count_max`: records per put. `put_batches`: for puts with entries that are stored all or none. `put_for`:
-        replaces `put` if the store needs the callers."""
+        """`count_max`: records per put."""
         self.shard = shard
         self.count_max = count_max
         self._put = put
-        self._put_batches = put_batches
-        self._put_for = put_for
         self._clock = clock
         self._metrics = metrics
         self._waiting_bytes_max = waiting_bytes_max
@@ -265,12 +271,7 @@ class Batcher:
             count += entry.count
         joined = b"".join([entry.records for entry in entries])
         timeout_ms = max(entry.deadline_ms for entry in entries) - started_ms
-        if batches and self._put_batches is not None:
-            stored = await self._put_batches(joined, retried, timeout_ms, batches)
-        elif self._put_for is not None:
-            stored = await self._put_for(joined, [(entry.caller, entry.count) for entry in entries], timeout_ms)
-        else:
-            stored = await self._put(joined, retried, timeout_ms)
+        stored = await self._put(SharedPut(entries, joined, retried, batches, timeout_ms))
         if len(stored.queue_offsets) != count:
             raise shard_unavailable(f"shard {self.shard} answered {len(stored.queue_offsets)} of {count} records")
         _answer(entries, stored)

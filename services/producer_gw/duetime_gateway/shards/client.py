@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 
 from duetime_gateway.errors import SHARD_UNAVAILABLE, stopping
 from duetime_gateway.queries import Extension, IdQuery, KeyQuery, Pull, PullQueues, QueueEnd
-from duetime_gateway.shards.batcher import Stored
+from duetime_gateway.shards.batcher import SharedPut, Stored
 from duetime_gateway.shards.contract import (
     ReceivePart,
     offsets_of,
@@ -167,30 +167,25 @@ class StoreClient:
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
-    async def put(self, records: bytes, retried: Sequence[int], timeout_ms: float) -> Stored:
-        """See `batcher.Put`."""
-        return await self.put_batches(records, retried, timeout_ms, ())
-
-    async def put_batches(
-        self, records: bytes, retried: Sequence[int], timeout_ms: float, batches: Sequence[int]
-    ) -> Stored:
-        """See `batcher.PutBatches`."""
-        request = store_pb2.PutRequest(records=records, retried=retried, batches=batches)
-        answer = await self._puts.ask(request, timeout_ms)
+    async def put(self, one: SharedPut) -> Stored:
+        """Stores records."""
+        request = store_pb2.PutRequest(records=one.records, retried=one.retried, batches=one.batches)
+        answer = await self._puts.ask(request, one.timeout_ms)
         if answer.HasField("fault"):
             raise refused(answer.fault)
         return stored_of(answer)
 
-    async def replace(self, records: bytes, retried: Sequence[int], timeout_ms: float) -> Stored:
+    async def replace(self, one: SharedPut) -> Stored:
         """As `put`, for `contract.replacements`; retried ones need not be named."""
-        answer: store_pb2.ReplaceResponse = await self._call(self._replace(records, timeout=timeout_ms / 1000.0))
+        call = self._replace(one.records, timeout=one.timeout_ms / 1000.0)
+        answer: store_pb2.ReplaceResponse = await self._call(call)
         return replaced_of(answer)
 
-    async def prepare(self, records: bytes, callers: Sequence[tuple[str, int]], timeout_ms: float) -> Stored:
-        """As `put`, for half messages; retried ones need not be named. See `batcher.PutFor`."""
-        names, counts = zip(*callers, strict=True)
-        request = store_pb2.PrepareRecordsRequest(records=records, callers=names, counts=counts)
-        return prepared_of(await self._call(self._stub.Prepare(request, timeout=timeout_ms / 1000.0)))
+    async def prepare(self, one: SharedPut) -> Stored:
+        """As `put`, for half messages; retried ones need not be named."""
+        names, counts = one.callers()
+        request = store_pb2.PrepareRecordsRequest(records=one.records, callers=names, counts=counts)
+        return prepared_of(await self._call(self._stub.Prepare(request, timeout=one.timeout_ms / 1000.0)))
 
     async def take_checks(
         self, request: store_pb2.TakeChecksRequest, timeout_ms: float

@@ -91,18 +91,12 @@ class Shard:
         )
         of_shard = metrics.puts.of_shard(number)
         self._up = of_shard.up
-        waiting_bytes_max = options.waiting_bytes_max
-        self.batcher = Batcher(
-            self.store.put, clock, of_shard, number, waiting_bytes_max, tasks, put_batches=self.store.put_batches
-        )
+        batched = clock, of_shard, number, options.waiting_bytes_max, tasks
+        self.batcher = Batcher(self.store.put, *batched)
         # Batches messages that replace others; records are parts of a request (contract.replacements).
-        self.replacer = Batcher(
-            self.store.replace, clock, of_shard, number, waiting_bytes_max, tasks, count_max=REPLACE_COUNT_MAX
-        )
+        self.replacer = Batcher(self.store.replace, *batched, count_max=REPLACE_COUNT_MAX)
         # Batches half messages.
-        self.preparer = Batcher(
-            self.store.put, clock, of_shard, number, waiting_bytes_max, tasks, put_for=self.store.prepare
-        )
+        self.preparer = Batcher(self.store.prepare, *batched)
         self.groups = GroupAnnouncer(number, self.store, clock, tasks)
         self._announcing: Gathering[Route, None] = Gathering(
             f"topics to be announced to shard {number}",

@@ -1,15 +1,13 @@
 """Producers that watch their groups' transactions, through a stream of any protocol."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from duetime.v1 import store_pb2
 from duetime.v1 import transactions_pb2 as pb
-from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError, InvalidArgument, NotFound, Violation
 from duetime_core.telemetry.logs import sparing
 
-from duetime_gateway.metrics import TransactionMetrics
 from duetime_gateway.shards.shard import Shard
 from duetime_gateway.shards.shards import Shards
 from duetime_gateway.transactions.admission import check_answers, check_watch
@@ -33,24 +31,19 @@ class Watching:
         groups: ProducerGroups,
         shards: Shards,
         ender: Ender,
-        clock: Clock,
-        metrics: TransactionMetrics,
+        desk: Desk,
+        reports: Reports,
+        takers: Sequence[Taker],
         tasks: asyncio.TaskGroup,
-        *,
-        gateway: str,
-        watchers_max: int,
-        timeout_ms: int,
     ) -> None:
+        """`takers`: one of each shard."""
         self._groups = groups
         self._shards = shards
         self._ender = ender
+        self.desk = desk
+        self._reports = reports
+        self._takers = takers
         self._tasks = tasks
-        self._timeout_ms = timeout_ms
-        self._reports = Reports(shards.all(), clock, tasks)
-        self.desk = Desk(clock, metrics, self._reports.add, watchers_max=watchers_max)
-        self._takers = [
-            Taker(shard, self.desk, clock, gateway=gateway, timeout_ms=timeout_ms) for shard in shards.all()
-        ]
 
     def start(self) -> None:
         for taker in self._takers:
