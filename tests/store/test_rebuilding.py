@@ -1,38 +1,102 @@
 """Units of queues rebuilt from records of the log, case by case."""
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Protocol
 
 import numpy as np
 import pytest
+from duetime_core.ondisk.files import QueueFiles
+from duetime_core.ondisk.queueimage import QueueImage
+from duetime_core.ondisk.rebuilding import QueueRecords, RebuildableQueue, UnitRebuilder
 from duetime_format.columns import Key
 from duetime_format.deletions import Deletion
 from duetime_format.halves import COMMITTED, end_tag
 from duetime_format.names import HALF_TOPIC, SCHEDULE_TOPIC
 from duetime_format.units import FILLER_SIZE, UNIT_TYPE, Units
 from duetime_store.files.disk import Disk
-from duetime_store.queues.consumequeue import ConsumeQueue
+from duetime_store.queues import queues
 from duetime_store.queues.deletions import Deletions
-from duetime_store.queues.queues import Queues
 from duetime_store.queues.topics import TopicLimits, Topics
-from duetime_store.recovery.rebuilding import Damage, QueueRecords, UnitRebuilder
+from duetime_store.recovery.replay import Damage
+from hypothesis import given
+from hypothesis import strategies as st
 
 ORDERS, LANE, HALVES = (b"orders", 0), (SCHEDULE_TOPIC.encode(), 0), (HALF_TOPIC.encode(), 0)
 # Position and bytes of a record; its tagsCode.
 SIZE, DUE_AT_MS = 200, 1_700_000_000_000
 
 
+class Queues(Protocol):
+    """The queues of a store, or those of a reader of its directory."""
+
+    def get(self, topic: bytes, queue: int) -> RebuildableQueue:
+        """The queue, made if needed."""
+
+    def deleted_at(self, topic: str) -> int:
+        """The position of the topic's deletion, or -1."""
+
+    def delete(self, deletion: Deletion) -> None:
+        """Deletes a topic."""
+
+    def units(self, key: Key) -> tuple[int, Units]:
+        """First offset and units, gaps included; KeyError: there is no such queue."""
+
+
+class StoreQueues:
+    def __init__(self, folder: Path) -> None:
+        topics = Topics({}, TopicLimits(100, 100), {})
+        self._queues = queues.Queues(Disk(), folder, 100, topics, files_max=8, deletions=Deletions())
+        self.get, self.deleted_at = self._queues.get_bytes, self._queues.deletions.position
+
+    def delete(self, deletion: Deletion) -> None:
+        self._queues.deletions.add(deletion)
+        for queue in self._queues.drop(deletion.topic):
+            queue.reset()
+
+    def units(self, key: Key) -> tuple[int, Units]:
+        if (queue := self._queues.known(*key)) is None:
+            raise KeyError(key)
+        queue.publish_all()
+        return queue.min_offset, queue.read_at(np.arange(queue.min_offset, queue.max_offset))
+
+
+class ImageQueues:
+    def __init__(self) -> None:
+        self._queues: dict[Key, QueueImage] = {}
+        self._deleted: dict[str, int] = {}
+
+    def get(self, topic: bytes, queue: int) -> QueueImage:
+        return self._queues.setdefault((topic, queue), QueueImage(QueueFiles.none(topic.decode(), queue)))
+
+    def deleted_at(self, topic: str) -> int:
+        return self._deleted.get(topic, -1)
+
+    def delete(self, deletion: Deletion) -> None:
+        self._deleted[deletion.topic] = deletion.position
+        for queue in self._queues.values():
+            queue.forget(deletion.position)
+
+    def units(self, key: Key) -> tuple[int, Units]:
+        queue = self._queues[key]
+        queue.settle(0, 1 << 40)
+        units = np.full(queue.max_offset - queue.min_offset, np.array((0, FILLER_SIZE, 0), UNIT_TYPE))
+        for offsets, own in queue.read():
+            assert (np.diff(offsets) > 0).all()
+            units[offsets - queue.min_offset] = own
+        return queue.min_offset, units
+
+
 class Log:
     """Records, each with the next position, and the queues rebuilt from them."""
 
-    def __init__(self, folder: Path) -> None:
-        self.queues = Queues(
-            Disk(), folder, 100, Topics({}, TopicLimits(100, 100), {}), files_max=8, deletions=Deletions()
-        )
+    def __init__(self, queues: Queues) -> None:
+        self.queues = queues
         self.damage = Damage()
-        self.rebuilder = UnitRebuilder(self.queues, self.damage)
+        self.rebuilder = UnitRebuilder(queues.get, queues.deleted_at, self.damage.add)
         self.position = 10_000
 
-    def units(self, count: int) -> Units:
+    def make_units(self, count: int) -> Units:
         units = np.zeros(count, UNIT_TYPE)
         units["position"] = np.arange(count) * SIZE + self.position
         units["size"], units["tags"] = SIZE, DUE_AT_MS
@@ -41,21 +105,14 @@ class Log:
 
     def add(self, key: Key, *offsets: int, older: bool = False, restored: bool = False) -> list[int]:
         """Adds a run of records. Returns their positions."""
-        units, count = self.units(len(offsets)), len(offsets)
+        units, count = self.make_units(len(offsets)), len(offsets)
         masks = np.full(count, older), np.full(count, restored)
         self.rebuilder.add(key, QueueRecords(np.array(offsets), units, *masks))
         return units["position"].tolist()
 
-    def queue(self, key: Key) -> ConsumeQueue:
-        queue = self.queues.known(*key)
-        assert queue is not None
-        queue.publish_all()
-        return queue
-
     def positions(self, key: Key) -> list[int]:
         """The position of each unit of a queue; -1 for a filler."""
-        queue = self.queue(key)
-        units = queue.read_at(np.arange(queue.min_offset, queue.max_offset))
+        _, units = self.queues.units(key)
         return np.where(units["size"] == FILLER_SIZE, -1, units["position"]).tolist()
 
     @property
@@ -64,9 +121,9 @@ class Log:
         return self.rebuilder.unit_count, self.rebuilder.repeated_count, self.damage.count
 
 
-@pytest.fixture
-def log(tmp_path: Path) -> Log:
-    return Log(tmp_path)
+@pytest.fixture(params=["store", "image"])
+def log(request: pytest.FixtureRequest, tmp_path: Path) -> Log:
+    return Log(StoreQueues(tmp_path) if request.param == "store" else ImageQueues())
 
 
 def test_first_records_take_their_offsets(log: Log) -> None:
@@ -92,7 +149,7 @@ def test_copy_without_its_record_makes_the_queue_again(log: Log) -> None:
     """The record has left the log; those between copies were restored."""
     later = log.add(LANE, 7)
     copies = log.add(LANE, 2, 5, older=True)
-    assert log.queue(LANE).min_offset == 2
+    assert log.queues.units(LANE)[0] == 2
     assert log.positions(LANE) == [copies[0], -1, -1, copies[1], -1, later[0]]
 
 
@@ -106,12 +163,12 @@ def test_copy_with_the_store_time_of_others_is_known_by_its_empty_place(log: Log
 
 def test_copy_of_a_half_message_keeps_the_mark_of_its_end(log: Log) -> None:
     log.add(HALVES, 0, 1)
-    queue = log.queue(HALVES)
-    marked = queue.read_at(np.array([1]))
+    queue = log.queues.get(*HALVES)
+    marked = queue.read_rebuilt(np.array([1]))
     marked["tags"] = end_tag(COMMITTED, 9_000)
     queue.repoint(np.array([1]), marked)
     log.add(HALVES, 0, 1, older=True)
-    assert log.queue(HALVES).read_at(np.arange(2))["tags"].tolist() == [DUE_AT_MS, end_tag(COMMITTED, 9_000)]
+    assert log.queues.units(HALVES)[1]["tags"].tolist() == [DUE_AT_MS, end_tag(COMMITTED, 9_000)]
 
 
 def test_record_that_a_start_wrote_again_fills_its_place(log: Log) -> None:
@@ -137,7 +194,8 @@ def test_first_of_two_records_at_one_offset_counts(log: Log, restored: bool) -> 
 @pytest.mark.parametrize("key", [(b"orders", -1), (b"orders", 65_536), (b"a b", 0), (SCHEDULE_TOPIC.encode(), 256)])
 def test_stray_of_an_impossible_queue_is_damage(log: Log, key: Key) -> None:
     (position,) = log.add(key, 0)
-    assert log.queues.known(*key) is None
+    with pytest.raises(KeyError):
+        log.queues.units(key)
     assert log.counts == (0, 0, 1)
     assert log.damage.places[0].startswith(f"{position}: it claims to be message 0 of queue {key[1]}")
 
@@ -151,16 +209,14 @@ def test_stray_at_an_impossible_offset_is_damage_and_hides_no_other(log: Log, of
 
 def test_records_before_the_deletion_of_their_topic_have_no_unit(log: Log) -> None:
     log.add(ORDERS, 0, 1)
-    log.queues.deletions.add(Deletion("orders", 1, (2,), log.position))
-    for queue in log.queues.drop("orders"):
-        queue.reset()
+    log.queues.delete(Deletion("orders", 1, (2,), log.position))
     _, *later = log.add(ORDERS, 2, 2, 3)
     assert log.positions(ORDERS) == later
 
 
 def test_damaged_record_keeps_its_place_until_an_intact_one_claims_it(log: Log) -> None:
     (first,) = log.add(ORDERS, 0)
-    damaged = log.units(1)
+    damaged = log.make_units(1)
     log.rebuilder.add_damaged(ORDERS, 1, damaged)
     assert log.positions(ORDERS) == [first, int(damaged["position"][0])]
     (second,) = log.add(ORDERS, 1)
@@ -169,6 +225,28 @@ def test_damaged_record_keeps_its_place_until_an_intact_one_claims_it(log: Log) 
 
 def test_place_of_a_damaged_record_is_filled_by_the_one_written_again(log: Log) -> None:
     (first,) = log.add(ORDERS, 0)
-    log.rebuilder.add_damaged(ORDERS, 1, log.units(1))
+    log.rebuilder.add_damaged(ORDERS, 1, log.make_units(1))
     (later,), (again,) = log.add(ORDERS, 2), log.add(ORDERS, 1, restored=True)
     assert log.positions(ORDERS) == [first, again, later]
+
+
+RECORDS = st.lists(st.tuples(st.integers(-1, 12), st.booleans(), st.booleans()), min_size=1, max_size=8)
+
+
+@given(runs=st.lists(st.tuples(st.sampled_from([ORDERS, LANE, HALVES]), RECORDS, st.booleans()), max_size=8))
+def test_both_kinds_of_queues_agree(runs: list[tuple[Key, list[tuple[int, bool, bool]], bool]]) -> None:
+    """The last record of a run may be damaged: it takes the next offset, as in a walk."""
+    with TemporaryDirectory() as folder:
+        logs = [Log(StoreQueues(Path(folder))), Log(ImageQueues())]
+        for key, records, is_damaged in runs:
+            for log in logs:
+                units, (offsets, older, restored) = log.make_units(len(records)), zip(*records, strict=True)
+                masks = np.array(older), np.array(restored)
+                log.rebuilder.add(key, QueueRecords(np.array(offsets), units, *masks))
+                if is_damaged:
+                    log.rebuilder.add_damaged(key, log.queues.get(*key).next_offset, log.make_units(1))
+            assert logs[0].counts == logs[1].counts
+            (first, units), (image_first, image_units) = (log.queues.units(key) for log in logs)
+            there = units["size"] != FILLER_SIZE
+            assert (there == (image_units["size"] != FILLER_SIZE)).all()
+            assert (first, units[there].tolist()) == (image_first, image_units[there].tolist())

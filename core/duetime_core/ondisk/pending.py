@@ -21,8 +21,9 @@ from duetime_format.units import Ints, Mask, Units, are_ended, dues_of, joined
 
 from duetime_core.ondisk import brokertimers
 from duetime_core.ondisk.lanes import Progress, Restored
+from duetime_core.ondisk.queueimage import QueueImage
 from duetime_core.ondisk.records import message
-from duetime_core.ondisk.state import Queue, State, restored
+from duetime_core.ondisk.state import State, restored
 
 # Hashes of tags are below it, due times above.
 _HASH_LIMIT = 1 << 32
@@ -76,7 +77,7 @@ class PendingLane:
 
     number: int
     state: State
-    queue: Queue
+    queue: QueueImage
     progress: Marked
 
     def entries(self, first: int | None = None) -> Iterator[tuple[Ints, Units, Mask]]:
@@ -127,7 +128,7 @@ def lanes(state: State, *, has_receives: bool = False) -> dict[int, PendingLane]
     return found
 
 
-def _ended_by_broker(state: State, lane: int, queue: Queue, has_receives: bool) -> Ints:
+def _ended_by_broker(state: State, lane: int, queue: QueueImage, has_receives: bool) -> Ints:
     """Entries of a timer lane that are not pending by a broker's files."""
     if not is_timer_lane(lane) or (lane in state.places and brokertimers.known_handover(state.files) is not None):
         # The marks in units cover entries before the checkpoint.

@@ -11,27 +11,28 @@ from pathlib import Path
 
 import numpy as np
 from duetime_format import layout
-from duetime_format.columns import Ints, Run
+from duetime_format.columns import Run
 from duetime_format.deletions import Deletion
 from duetime_format.lanes import TIMER_LANE_FIRST, Place, level_of
 from duetime_format.levels import DelayLevels
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.record import Record
-from duetime_format.units import FILLER_SIZE, UNIT_TYPE, Units, joined
+from duetime_format.units import UNIT_TYPE
 
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_core.ondisk import checkpoint, configs
 from duetime_core.ondisk.batches import scan_whole
-from duetime_core.ondisk.facts import MOVED_TOPICS, facts_of, is_possible, is_queue
+from duetime_core.ondisk.facts import MOVED_TOPICS, facts_of
 from duetime_core.ondisk.files import LogFiles, QueueFiles
 from duetime_core.ondisk.folder import IS_FOLDER, Files, LocalFiles
 from duetime_core.ondisk.history import LevelHistory
 from duetime_core.ondisk.laneends import EndsReader
 from duetime_core.ondisk.lanes import Restored
 from duetime_core.ondisk.levels import TagsCodes
+from duetime_core.ondisk.queueimage import QueueImage
+from duetime_core.ondisk.rebuilding import UnitRebuilder
 from duetime_core.ondisk.scan import Blank, DamagedRecord, Item, Skipped, intact_at, item_end
 
-_UNITS_AT_ONCE = 8_192
 # Begins a broker's names of lite topics.
 LMQ_PREFIX = "%LMQ%"
 # Any of these indicates a store's directory.
@@ -57,72 +58,13 @@ class Unqueued:
 
 
 @dataclass(slots=True)
-class Queue:
-    """The units of one (topic, queue): those of its files, then those created from the log."""
-
-    files: QueueFiles
-    # Pairs of offsets and units, in order of the log.
-    made: list[tuple[Ints, Units]] = field(default_factory=list)
-    min_offset: int = 0
-    max_offset: int = 0
-
-    @property
-    def topic(self) -> str:
-        return self.files.topic
-
-    @property
-    def queue(self) -> int:
-        return self.files.queue
-
-    def settle(self, log_min: int, log_end: int) -> None:
-        """Makes the files' units consistent with the log."""
-        self.files.drop_behind(log_end)
-        self.files.drop_before(log_min)
-        self.min_offset, self.max_offset = self.files.min_offset, self.files.max_offset
-        self._drop_repeated()
-        if self.made:
-            if self.min_offset == self.max_offset:
-                self.min_offset = int(self.made[0][0][0])
-            self.max_offset = max(self.max_offset, int(self.made[-1][0][-1]) + 1)
-
-    def _drop_repeated(self) -> None:
-        """Keeps the first of records with the same offset, or the last of those appended again by retention."""
-        if not self.made:
-            return
-        offsets = np.concatenate([offsets for offsets, _ in self.made])
-        units = joined(units for _, units in self.made)
-        if self.topic in MOVED_TOPICS:
-            offsets, last = np.unique(offsets[::-1], return_index=True)
-            self.made = [(offsets, units[::-1][last])]
-            return
-        highest = np.maximum.accumulate(np.append(self.files.max_offset - 1, offsets[:-1]))
-        kept = offsets > highest
-        self.made = [(offsets[kept], units[kept])] if kept.any() else []
-
-    def read(self, first: int = 0) -> Iterator[tuple[Ints, Units]]:
-        """Offsets and units from an offset on, in parts; offsets without a record are skipped."""
-        at = max(first, self.min_offset)
-        while at < self.files.max_offset:
-            units = self.files.read(at, min(_UNITS_AT_ONCE, self.files.max_offset - at))
-            if not len(units):
-                at += self.files.file_units - at % self.files.file_units  # the file was deleted meanwhile
-                continue
-            there = units["size"] != FILLER_SIZE
-            yield np.arange(at, at + len(units))[there], units[there]
-            at += len(units)
-        for offsets, units in self.made:
-            wanted = offsets >= max(first, self.files.max_offset)
-            yield offsets[wanted], units[wanted]
-
-
-@dataclass(slots=True)
 class State:
     """See the module. `end` is the position after the last intact record."""
 
     files: Files
     log: LogFiles
     history: LevelHistory
-    queues: dict[tuple[str, int], Queue]
+    queues: dict[tuple[str, int], QueueImage]
     end: int = 0
     records: int = 0
     record_bytes: int = 0
@@ -176,7 +118,7 @@ def load(source: Path | Files, levels: DelayLevels | LevelHistory, *, probe: boo
     stored = configs.load_from(files, configs.STORE).value
     history = LevelHistory.load(stored, known_before.current, accept=True)
     known = _known_marks(files)
-    queues = {key: Queue(QueueFiles(files, *key, probe=probe)) for key in queue_directories(files)}
+    queues = {key: QueueImage(QueueFiles(files, *key, probe=probe)) for key in queue_directories(files)}
     # The log's files are listed after the queues: it then has their records, and later units are created from it.
     state = State(files, LogFiles(files), history or known_before, queues, known=known)
     state.places.update(enumerate(_known_places(files), TIMER_LANE_FIRST))
@@ -243,6 +185,7 @@ class StateReader:
         self._codes = TagsCodes(state.history)
         # Position of the deletion, by topic.
         self._deleted: dict[str, int] = {}
+        self._units = UnitRebuilder(self._queue, lambda topic: self._deleted.get(topic, -1), self._damaged)
         state.ends = EndsReader(state.known, state.places)
         state.end = state.min_position if first is None else first
 
@@ -275,19 +218,16 @@ class StateReader:
         state.records += run.count
         state.record_bytes += int(run.sizes.sum())
         state.stored_at_ms = max(state.stored_at_ms, int(run.stored_at_ms.max()))
-        queued = run.queued
         for deletion in facts.deleted:
             self._delete(deletion)
         names = [(topic.decode(), queue) for topic, queue in run.keys]
         self._see_kept(run, names)
         known = np.array([state.queues[key].files.max_offset if key in state.queues else -1 for key in names])
-        absent = queued & (run.offsets >= known[run.key_of]) & is_possible(run.offsets, run.positions)
-        absent &= np.array([is_queue(*key) for key in names])[run.key_of]
-        if self._deleted:
-            absent &= run.positions > np.array([self._deleted.get(topic, -1) for topic, _ in names])[run.key_of]
-        if absent.any():
-            self._make(run, names, np.flatnonzero(absent))
-        for index in np.flatnonzero(~queued).tolist():
+        # The files have the others.
+        absent = np.flatnonzero(run.queued & ((run.offsets < 0) | (run.offsets >= known[run.key_of])))
+        if len(absent):
+            self._units.add_run(run, absent, self._codes.of(run), facts.copied)
+        for index in np.flatnonzero(~run.queued).tolist():
             topic, queue = names[int(run.key_of[index])]
             row = (run.positions[index], run.sizes[index])
             self._leave(int(row[0]), int(row[1]), topic, queue, int(run.offsets[index]), int(run.flags[index]))
@@ -307,39 +247,29 @@ class StateReader:
         if found.sys_flag & layout.SYS_TRANSACTION_PREPARED:
             self._leave(item.position, found.size, found.topic, found.queue, found.queue_offset, found.sys_flag)
             return
-        key = (found.topic, found.queue)
-        if not (is_queue(*key) and is_possible(np.array([found.queue_offset]), np.array([item.position]))[0]):
-            return
-        if key not in state.queues or found.queue_offset >= state.queues[key].files.max_offset:
+        queue = state.queues.get((found.topic, found.queue))
+        if queue is not None and queue.next_offset == found.queue_offset:
             unit = np.array([(item.position, found.size, self._codes.of_record(found))], UNIT_TYPE)
-            self._queue(key).made.append((np.array([found.queue_offset]), unit))
+            self._units.add_damaged((found.topic.encode(), found.queue), found.queue_offset, unit)
 
     def _delete(self, deletion: Deletion) -> None:
         """Removes the topic's queues with their content so far; those of a later topic start with other files."""
-        position = deletion.position
-        self._deleted[deletion.topic] = position
+        self._deleted[deletion.topic] = deletion.position
         for key in [key for key in self._state.queues if key[0] == deletion.topic]:
-            files = self._state.queues[key].files
-            files.drop_before(position)
-            if files.min_offset == files.max_offset:
+            queue = self._state.queues[key]
+            queue.forget(deletion.position)
+            if queue.min_offset == queue.next_offset:
                 del self._state.queues[key]
-            else:
-                self._state.queues[key].made.clear()
 
-    def _make(self, run: Run, names: list[tuple[str, int]], rows: Ints) -> None:
-        units = np.empty(len(rows), UNIT_TYPE)
-        units["position"], units["size"] = run.positions[rows], run.sizes[rows]
-        units["tags"] = self._codes.of(run)[rows]
-        key_of, offsets = run.key_of[rows], run.offsets[rows]
-        order = np.argsort(key_of, kind="stable")
-        for part in np.split(order, np.flatnonzero(np.diff(key_of[order])) + 1):
-            self._queue(names[int(key_of[part[0]])]).made.append((offsets[part], units[part]))
-
-    def _queue(self, key: tuple[str, int]) -> Queue:
+    def _queue(self, topic: bytes, number: int) -> QueueImage:
+        key = (topic.decode(), number)
         queue = self._state.queues.get(key)
         if queue is None:
-            queue = self._state.queues[key] = Queue(QueueFiles(self._state.files, *key))
+            queue = self._state.queues[key] = QueueImage(QueueFiles(self._state.files, *key))
         return queue
+
+    def _damaged(self, position: int, text: str) -> None:
+        self._state.damaged.append((position, text))
 
     def _leave(self, position: int, size: int, topic: str, queue: int, offset: int, flags: int) -> None:
         self._state.unqueued.append(Unqueued(position, size, topic, queue, offset, flags))

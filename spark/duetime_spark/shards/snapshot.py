@@ -26,9 +26,9 @@ from duetime_core.ondisk.checkpoint import Checkpoint
 from duetime_core.ondisk.folder import Files
 from duetime_core.ondisk.pending import PendingLane
 from duetime_core.ondisk.pending import lanes as pending_lanes
+from duetime_core.ondisk.queueimage import QueueImage
 from duetime_core.ondisk.scan import Item, Skipped
 from duetime_core.ondisk.state import (
-    Queue,
     State,
     StateReader,
     load,
@@ -406,7 +406,7 @@ def _shard(store: dict[str, Any] | None) -> int:
     return number if isinstance(number, int) else 0
 
 
-def _adopt(queue: Queue) -> None:
+def _adopt(queue: QueueImage) -> None:
     """Drops made units written to the files during the walk."""
     files = queue.files
     while queue.made:
@@ -429,7 +429,7 @@ def _same(offsets: Ints, first: int, units: Units, found: Units) -> int:
     return int(differing[0]) if len(differing) else len(offsets)
 
 
-def _view(queue: Queue) -> QueueView:
+def _view(queue: QueueImage) -> QueueView:
     made = [(offsets, units) for offsets, units in queue.made if len(offsets)]
     offsets = np.concatenate([_NO_OFFSETS, *(offsets for offsets, _ in made)])
     units = joined(units for _, units in made)

@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from duetime_core.ondisk import brokerconfig, configs, engines, pops, rocks, rocksqueues
 from duetime_core.ondisk.engines import Loss
+from duetime_core.ondisk.queueimage import QueueImage
 from duetime_core.ondisk.rocksqueues import RocksQueue
-from duetime_core.ondisk.state import LMQ_PREFIX, Queue, State
+from duetime_core.ondisk.state import LMQ_PREFIX, State
 from duetime_format.errors import Damaged
 
 from duetime_store.offline.report import Report
@@ -61,7 +62,7 @@ class EngineCheck:
                     except Damaged:
                         continue  # reported by `run`
                     self.lite_queues += [one for one in all_ if one.topic.startswith(LMQ_PREFIX)]
-                    own = {(one.topic, one.queue): Queue(one) for one in all_ if one not in self.lite_queues}
+                    own = {(one.topic, one.queue): QueueImage(one) for one in all_ if one not in self.lite_queues}
                     found.append(replace(self._state, queues=own))
             has_rocks = any(rocks.is_rocks(self._state.root / name) for name in engines.QUEUE_FOLDERS)
             if self._state.queues or self._is_ours or not has_rocks:

@@ -20,8 +20,9 @@ from duetime_core.ondisk.brokertimers import CHECK_FILE, known_handover, pending
 from duetime_core.ondisk.files import LogFiles, QueueFiles
 from duetime_core.ondisk.folder import LocalFiles
 from duetime_core.ondisk.pending import lanes
+from duetime_core.ondisk.queueimage import QueueImage
 from duetime_core.ondisk.scan import scan_runs
-from duetime_core.ondisk.state import Progress, Queue, State, no_progress, read, restored
+from duetime_core.ondisk.state import Progress, State, no_progress, read, restored
 from duetime_format.columns import Ints, Run
 from duetime_format.keys import rows_of
 from duetime_format.lanes import LANE_TOPICS, TIMER_LANE_FIRST
@@ -295,10 +296,10 @@ class _Export:
         end.close()
         copy.close()
 
-    def _queues(self) -> list[Queue]:
+    def _queues(self) -> list[QueueImage]:
         queues = dict(self._state.queues)
         for key in self._appended:
-            queues.setdefault(key, Queue(QueueFiles.none(*key)))
+            queues.setdefault(key, QueueImage(QueueFiles.none(*key)))
         return list(queues.values())
 
     def check(self, report: Report) -> None:
@@ -337,7 +338,7 @@ class _Export:
                 if not made.exists():
                     raise DueTimeError(f"retention has removed {file.path} in the meantime; repeat the export")
 
-    def _write_queue(self, queue: Queue) -> None:
+    def _write_queue(self, queue: QueueImage) -> None:
         writer = QueueWriter(self._disk, self._target, queue, self._queue_bytes)
         moved = self._moved.get((queue.topic, queue.queue))
         try:
@@ -354,7 +355,7 @@ class _Export:
         finally:
             writer.close()
 
-    def _as_a_brokers(self, queue: Queue, offsets: Ints, units: Units) -> Units:
+    def _as_a_brokers(self, queue: QueueImage, offsets: Ints, units: Units) -> Units:
         """Units with a broker's tagsCodes: due times of levels, hashes of tags of timers and half messages."""
         if queue.topic not in (*LANE_TOPICS, HALF_TOPIC):
             return units

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 import numpy as np
 from duetime_core.ondisk import brokertimers
 from duetime_core.ondisk.facts import facts_of
+from duetime_core.ondisk.queueimage import QueueImage
 from duetime_core.ondisk.scan import scan_runs
-from duetime_core.ondisk.state import Queue, State
+from duetime_core.ondisk.state import State
 from duetime_format.columns import Ints, Run
 from duetime_format.lanes import is_timer_lane, lane_of, place_of
 from duetime_format.units import FILLER_SIZE, Units, are_ended, dues_of, joined
@@ -50,7 +51,7 @@ class LaneCheck:
             self._check_rows(queue, "cancelled", ends.cancelled)
             self._check_rows(queue, "replaced", ends.replaced)
 
-    def _marked(self, queue: Queue) -> Ints:
+    def _marked(self, queue: QueueImage) -> Ints:
         """Marked entries with existing records."""
         found = [_NONE]
         for entries, units in _units(queue):
@@ -58,7 +59,7 @@ class LaneCheck:
             found.append(entries[marked & (units["size"] != FILLER_SIZE)])
         return np.concatenate(found)
 
-    def _check_marked(self, lane: int, queue: Queue, unexplained: Ints) -> None:
+    def _check_marked(self, lane: int, queue: QueueImage, unexplained: Ints) -> None:
         if len(unexplained) and is_timer_lane(lane):
             state, parts = self._state, list(_units(queue))
             entries, units = np.concatenate([part for part, _ in parts]), joined(part for _, part in parts)
@@ -69,7 +70,7 @@ class LaneCheck:
             what = "unit says the entry has ended, but no record of the log does"
             self._report.add(*unit_place(queue.files, entry), what, Message(queue.topic, queue.queue, entry))
 
-    def _check_rows(self, queue: Queue, kind: str, rows: Ints) -> None:
+    def _check_rows(self, queue: QueueImage, kind: str, rows: Ints) -> None:
         files = queue.files
         rows = rows[:, (rows[0] >= files.min_offset) & (rows[0] < files.max_offset)]
         if not rows.size:
@@ -93,7 +94,7 @@ class LaneCheck:
         self._report.add(f"commitlog/{base:020d}", position - base, what, message or Message())
 
 
-def _units(queue: Queue) -> Iterator[tuple[Ints, Units]]:
+def _units(queue: QueueImage) -> Iterator[tuple[Ints, Units]]:
     """All units of a queue's files, some at a time, without those of missing files."""
     files, at = queue.files, queue.files.min_offset
     while at < files.max_offset:

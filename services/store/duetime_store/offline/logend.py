@@ -15,7 +15,8 @@ from collections.abc import Container
 from pathlib import Path
 
 from duetime_core.ondisk.files import LogFiles
-from duetime_core.ondisk.state import Queue, State
+from duetime_core.ondisk.queueimage import QueueImage
+from duetime_core.ondisk.state import State
 from duetime_format import layout, record
 from duetime_format.columns import Ints
 from duetime_format.errors import Damaged
@@ -98,7 +99,7 @@ def repeat_last_entries(state: State, log: LogFiles, end: LogEnd, others: Contai
     return moved
 
 
-def _last_record(log: LogFiles, queue: Queue) -> tuple[int, bytes, bytes] | None:
+def _last_record(log: LogFiles, queue: QueueImage) -> tuple[int, bytes, bytes] | None:
     """Position, bytes and properties of the record that the last unit names; None: it has left, or is damaged."""
     for _, units in queue.read(queue.max_offset - 1):
         if len(units):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 from duetime_core.ondisk.files import QueueFiles
-from duetime_core.ondisk.state import Queue
+from duetime_core.ondisk.queueimage import QueueImage
 from duetime_format.columns import Ints
 from duetime_format.units import FILLER, UNIT, Units
 
@@ -21,7 +21,7 @@ _GONE = UNIT.pack(1, 1, 0)
 class QueueWriter:
     """Writes one queue's files from its first unit; offsets without a record are reserved, as a broker does."""
 
-    def __init__(self, disk: Disk, target: Path, queue: Queue, file_bytes: int) -> None:
+    def __init__(self, disk: Disk, target: Path, queue: QueueImage, file_bytes: int) -> None:
         self._disk = disk
         self._folder = target / "consumequeue" / queue.topic / str(queue.queue)
         self._file_bytes = file_bytes

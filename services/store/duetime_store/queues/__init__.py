@@ -7,5 +7,4 @@ queues        all queues of a shard
 halfqueue     half messages: the existing ones, and their ends
 topics        the topics, and the number of queues of each
 scattered     reads units at any offsets of a queue
-rebuilt       the records left out by a rebuild
 """

@@ -22,13 +22,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
+from duetime_core.ondisk.rebuilding import Rebuilt, fillers_between, sorted_out
 from duetime_format.names import SCHEDULE_TOPIC
-from duetime_format.units import FILLER, FILLER_SIZE, UNIT, UNIT_TYPE, Ints, Units, due_of, joined
+from duetime_format.units import FILLER, FILLER_SIZE, UNIT, UNIT_TYPE, Ints, Mask, Units, due_of, joined
 
 from duetime_store.queues.queuedisk import Late, QueueDisk
 from duetime_store.queues.queuetable import Row
-from duetime_store.queues.rebuilt import Rebuilt, fillers_between
 from duetime_store.queues.scattered import read_scattered
 
 # Minimum units of new files (StoreSettings.queue_file_units).
@@ -37,7 +36,6 @@ FILE_UNITS_MIN = 100
 _REBUILT_BYTES = 16 * 1024
 # Units read in one step.
 _STEP_UNITS = 4_096
-_I64_MAX = (1 << 63) - 1
 
 
 class ConsumeQueue:
@@ -272,23 +270,15 @@ class ConsumeQueue:
         for listener in self.listeners:
             listener()
 
-    def rebuild(self, offsets: Ints, units: Units, possible: npt.NDArray[np.bool_]) -> Rebuilt:
+    def rebuild(self, offsets: Ints, units: Units, possible: Mask) -> Rebuilt:
         """Recovery: adds units of records found in the log, in its order; only those that are `possible`."""
-        count = len(offsets)
-        if possible.all() and (offsets == np.arange(self.next_offset, self.next_offset + count)).all():
-            self._add(units.tobytes(), count)
-            return Rebuilt(count)
-        rebuilt, ahead = Rebuilt(count), [*offsets[1:].tolist(), _I64_MAX]
-        for index, offset in enumerate(offsets.tolist()):
-            if offset < self.next_offset and possible[index]:
-                rebuilt.repeated.append(index)
-            elif not possible[index] or (offset > self.next_offset and ahead[index] <= offset):
-                # An offset too far ahead: the next record is not after it.
-                rebuilt.strays.append(index)
-            else:
-                if offset > self.next_offset:
-                    self._skip_to(offset)
-                self._add(units[index].tobytes(), 1)
+        rebuilt = sorted_out(offsets, possible, self.next_offset)
+        added = offsets[rebuilt.added]
+        # Gaps are filled: their records are lost.
+        starts = [0, *(np.flatnonzero(np.diff(added) != 1) + 1).tolist(), len(added)]
+        for start, stop in pairwise(starts if len(added) else ()):
+            self.continue_at(int(added[start]))
+            self._add(units[rebuilt.added[start:stop]].tobytes(), stop - start)
         return rebuilt
 
     def end(self) -> None:
@@ -300,6 +290,11 @@ class ConsumeQueue:
         self.forget()
         self._shared.changed[self] = None
         self.wake()
+
+    def read_rebuilt(self, offsets: Ints) -> Units:
+        """Recovery: as `read_at`, staged units included."""
+        self.publish_all()
+        return self.read_at(offsets)
 
     def is_free(self, offset: int) -> bool:
         """Recovery: whether an offset that the queue has passed holds no record."""
@@ -428,7 +423,7 @@ class ConsumeQueue:
             self.file_bytes = self._shared.file_bytes
         self.max_offset = self.next_offset = max(offset, self.min_offset)
 
-    def repoint(self, offsets: npt.NDArray[np.int64], units: Units) -> None:
+    def repoint(self, offsets: Ints, units: Units) -> None:
         """Replaces published units. Offsets ascend. Raises: OSError."""
         self.change_count += 1
         # Where offsets are consecutive, offset - index is one value.

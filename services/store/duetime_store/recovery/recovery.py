@@ -55,8 +55,7 @@ from duetime_store.recovery.halfloading import load_transactions
 from duetime_store.recovery.halfmoving import move_halves
 from duetime_store.recovery.promised import keep_promises
 from duetime_store.recovery.queueloading import QueueLoading
-from duetime_store.recovery.rebuilding import Damage
-from duetime_store.recovery.replay import Replay
+from duetime_store.recovery.replay import Damage, Replay
 from duetime_store.settings import StoreSettings
 from duetime_store.transactions.table import OpenTransactions
 from duetime_store.writing.store import Store

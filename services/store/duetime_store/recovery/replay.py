@@ -1,16 +1,19 @@
 """Rebuilds from the log's records everything that readers use: queue units, watermarks, recent message ids.
 
-Intact records come as runs, and are sorted by queue (rebuilding.py). Dangerous fields of a damaged record are ignored:
-its store time would move the clock, its lane entry would move a watermark.
+Intact records come as runs, and are sorted by queue (duetime_core.ondisk.rebuilding). Dangerous fields of a damaged
+record are ignored: its store time would move the clock, its lane entry would move a watermark.
 """
 
 from collections import deque
+from dataclasses import dataclass, field
 
 import numpy as np
+import structlog
 from duetime_core.ondisk.facts import facts_of
 from duetime_core.ondisk.history import LevelHistory
 from duetime_core.ondisk.laneends import EndsReader
 from duetime_core.ondisk.levels import TagsCodes
+from duetime_core.ondisk.rebuilding import UnitRebuilder
 from duetime_core.ondisk.scan import DamagedRecord, Item, Skipped, item_end
 from duetime_format import layout
 from duetime_format.columns import Ints, Run
@@ -26,12 +29,30 @@ from duetime_format.units import UNIT_TYPE
 from duetime_store.log.recent import RecentIds
 from duetime_store.queues.queues import Queues
 from duetime_store.recovery.halfreplay import HalfReplay
-from duetime_store.recovery.rebuilding import Damage, QueueRecords, UnitRebuilder
 
+log = structlog.get_logger()
+
+# Maximum damaged places named one by one; all are counted.
+_NAMED_MAX = 1_000
 # Maximum rows of plans kept, the newest: far more than were ever promised and not durable.
 _PLANNED_MAX = 1 << 18
 # Maximum step from one store time to the next, when the shard has been idle.
 _LEAP_MS_MAX = 86_400_000
+
+
+@dataclass(slots=True)
+class Damage:
+    """Damaged places of the log."""
+
+    count: int = 0
+    skipped_bytes: int = 0
+    places: list[str] = field(default_factory=list)
+
+    def add(self, position: int, text: str) -> None:
+        self.count += 1
+        if len(self.places) < _NAMED_MAX:
+            self.places.append(f"{position}: {text}")
+            log.error("damaged record", position=position, damage=text)
 
 
 class Replay:
@@ -56,7 +77,7 @@ class Replay:
         self.end = 0
         self.record_count = 0
         self.damage = Damage()
-        self.units = UnitRebuilder(queues, self.damage)
+        self.units = UnitRebuilder(queues.get_bytes, queues.deletions.position, self.damage.add)
 
     @property
     def stored_at_ms(self) -> int:
@@ -103,24 +124,14 @@ class Replay:
             self._replay_damaged(item)
 
     def _replay_run(self, run: Run, before_ms: int) -> None:
-        positions, tags = run.positions, self._codes.of(run)
-        chosen = np.flatnonzero(run.queued)
-        order = chosen[np.argsort(run.key_of[chosen], kind="stable")]
-        units = np.empty(len(order), UNIT_TYPE)
-        units["position"], units["size"], units["tags"] = positions[order], run.sizes[order], tags[order]
         facts = facts_of(run, before_ms)
         self.ends.see(facts)
         for place in facts.damage:
             self.damage.add(*place)
-        restored = run.entries[0] >= 0 if run.entries is not None else np.zeros(run.count, np.bool_)
-        records = QueueRecords(run.offsets[order], units, facts.copied[order], restored[order])
-        bounds = np.searchsorted(run.key_of[order], np.arange(len(run.keys) + 1)).tolist()
         # Deletions come before the units: only records after its deletion have units in a topic.
         for deletion in facts.deleted:
             self._delete(deletion)
-        for key, first, stop in zip(run.keys, bounds, bounds[1:], strict=False):
-            if stop > first:
-                self.units.add(key, records.at(slice(first, stop)))
+        self.units.add_run(run, np.flatnonzero(run.queued), self._codes.of(run), facts.copied)
         for planned in facts.planned:
             self._plan(*planned)
 

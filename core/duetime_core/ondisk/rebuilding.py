@@ -15,25 +15,22 @@ keeps its place until an intact record claims it; at any other offset it has non
 queue continues.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Protocol
 
 import numpy as np
-import structlog
-from duetime_core.ondisk.facts import MOVED_TOPICS, is_possible, is_queue
-from duetime_format.columns import Ints, Key
+from duetime_format.columns import Ints, Key, Run
 from duetime_format.halves import are_ended
+from duetime_format.lanes import LANE_TOPICS
 from duetime_format.names import HALF_TOPIC
-from duetime_format.units import Mask, Units
+from duetime_format.units import FILLER_SIZE, UNIT_TYPE, Mask, Units, dues_of
 
-from duetime_store.queues.consumequeue import ConsumeQueue
-from duetime_store.queues.queues import Queues
-
-log = structlog.get_logger()
+from duetime_core.ondisk.facts import MOVED_TOPICS, is_possible, is_queue
 
 _HALF_TOPIC = HALF_TOPIC.encode()
-# Maximum damaged places named one by one; all are counted.
-_NAMED_MAX = 1_000
+_I64_MAX = (1 << 63) - 1
 
 
 class Case(IntEnum):
@@ -46,19 +43,59 @@ class Case(IntEnum):
     STRAY = 4
 
 
+class RebuildableQueue(Protocol):
+    """A queue whose units are rebuilt: in the files of a store, or in the memory of a reader of a directory."""
+
+    topic: str
+    min_offset: int
+    # The offset after the last unit.
+    next_offset: int
+
+    def rebuild(self, offsets: Ints, units: Units, possible: Mask) -> "Rebuilt":
+        """Adds units in the order of the log, by `sorted_out`."""
+
+    def rebuild_copies(self, offsets: Ints, units: Units) -> None:
+        """Adds or replaces units of records appended again by retention; the last copy of an offset counts."""
+
+    def read_rebuilt(self, offsets: Ints) -> Units:
+        """The units at offsets in any order; all zero for missing ones."""
+
+    def is_free(self, offset: int) -> bool:
+        """Whether an offset that the queue has passed holds no record."""
+
+    def repoint(self, offsets: Ints, units: Units) -> None:
+        """Replaces units."""
+
+    def take_back(self, offset: int) -> None:
+        """Drops the units from `offset` on, which do not belong to their records."""
+
+
 @dataclass(slots=True)
-class Damage:
-    """Damaged places of the log."""
+class Rebuilt:
+    """Indices of units that were added, of those whose offset was taken already, and of those that must be wrong."""
 
-    count: int = 0
-    skipped_bytes: int = 0
-    places: list[str] = field(default_factory=list)
+    added: Ints
+    repeated: list[int] = field(default_factory=list)
+    strays: list[int] = field(default_factory=list)
 
-    def add(self, position: int, text: str) -> None:
-        self.count += 1
-        if len(self.places) < _NAMED_MAX:
-            self.places.append(f"{position}: {text}")
-            log.error("damaged record", position=position, damage=text)
+
+def sorted_out(offsets: Ints, possible: Mask, next_offset: int) -> Rebuilt:
+    """Sorts records of a queue out, in the order of the log. `next_offset`: the one after the queue's last unit."""
+    count = len(offsets)
+    if possible.all() and (offsets == np.arange(next_offset, next_offset + count)).all():
+        return Rebuilt(np.arange(count))
+    added, repeated, strays = list[int](), list[int](), list[int]()
+    ahead = [*offsets[1:].tolist(), _I64_MAX]
+    for index, offset in enumerate(offsets.tolist()):
+        if offset < next_offset and possible[index]:
+            repeated.append(index)
+        elif not possible[index] or (offset > next_offset and ahead[index] <= offset):
+            # An offset too far ahead: the next record is not after it.
+            strays.append(index)
+        else:
+            added.append(index)
+            next_offset = offset + 1
+    return Rebuilt(np.array(added, np.int64), repeated, strays)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +116,40 @@ class QueueRecords:
 class UnitRebuilder:
     """See the module."""
 
-    def __init__(self, queues: Queues, damage: Damage) -> None:
-        """`damage`: gets the strays."""
-        self._queues = queues
-        self._damage = damage
+    def __init__(
+        self,
+        queue_of: Callable[[bytes, int], RebuildableQueue],
+        deleted_at: Callable[[str], int],
+        report: Callable[[int, str], None],
+    ) -> None:
+        """
+        Args:
+            queue_of: the queue of a topic and number, made if needed.
+            deleted_at: the log position of a topic's last deletion, negative without one.
+            report: gets position and description of each stray.
+        """
+        self._queue_of = queue_of
+        self._deleted_at = deleted_at
+        self._report_stray = report
         # The first offset from which only damaged records claim places in the queue so far.
         self._doubtful: dict[Key, int] = {}
         # Places that damaged records hold.
-        self._claimed: set[tuple[ConsumeQueue, int]] = set()
+        self._claimed: set[tuple[RebuildableQueue, int]] = set()
         self.unit_count = 0
         self.repeated_count = 0
+
+    def add_run(self, run: Run, rows: Ints, tags: Ints, older: Mask) -> None:
+        """Adds the units of some records of a run. `tags`, `older`: tagsCode of each record of the run, and whether it
+        is older than one before it."""
+        order = rows[np.argsort(run.key_of[rows], kind="stable")]
+        units = np.empty(len(order), UNIT_TYPE)
+        units["position"], units["size"], units["tags"] = run.positions[order], run.sizes[order], tags[order]
+        restored = run.entries[0][order] >= 0 if run.entries is not None else np.zeros(len(order), np.bool_)
+        records = QueueRecords(run.offsets[order], units, older[order], restored)
+        bounds = np.searchsorted(run.key_of[order], np.arange(len(run.keys) + 1)).tolist()
+        for key, first, stop in zip(run.keys, bounds, bounds[1:], strict=False):
+            if stop > first:
+                self.add(key, records.at(slice(first, stop)))
 
     def add(self, key: Key, records: QueueRecords) -> None:
         """Adds the units of intact records."""
@@ -97,11 +158,11 @@ class UnitRebuilder:
         if not is_queue(name, queue_id):
             self._report(key, records, np.full(len(records.offsets), Case.STRAY))
             return
-        behind = records.units["position"] > self._queues.deletions.position(name)
+        behind = records.units["position"] > self._deleted_at(name)
         if not behind.all():
             records = records.at(behind)
         if len(records.offsets):
-            queue = self._queues.get_bytes(topic, queue_id)
+            queue = self._queue_of(topic, queue_id)
             self._report(key, records, self._rebuild(key, queue, records))
 
     def add_damaged(self, key: Key, offset: int, unit: Units) -> None:
@@ -110,9 +171,9 @@ class UnitRebuilder:
         no = np.array([False])
         self.add(key, QueueRecords(np.array([offset]), unit, no, no))
         self._doubtful[key] = first
-        self._claimed.add((self._queues.get_bytes(*key), offset))
+        self._claimed.add((self._queue_of(*key), offset))
 
-    def _rebuild(self, key: Key, queue: ConsumeQueue, records: QueueRecords) -> Ints:
+    def _rebuild(self, key: Key, queue: RebuildableQueue, records: QueueRecords) -> Ints:
         """Adds the units. Returns the case of each record."""
         offsets, units, is_moved = records.offsets, records.units, queue.topic in MOVED_TOPICS
         possible = is_possible(offsets, units["position"])
@@ -139,13 +200,13 @@ class UnitRebuilder:
                 cases[index] = Case.REPEATED
         return cases
 
-    def _take_back(self, key: Key, queue: ConsumeQueue, offsets: Ints) -> None:
+    def _take_back(self, key: Key, queue: RebuildableQueue, offsets: Ints) -> None:
         """Takes the places of damaged records back that the first of these intact ones claims."""
         doubtful = self._doubtful.pop(key, None)
         if doubtful is not None and len(offsets) and doubtful <= offsets[0] < queue.next_offset:
             queue.take_back(int(offsets[0]))
 
-    def _fill(self, queue: ConsumeQueue, offset: Ints, unit: Units) -> bool:
+    def _fill(self, queue: RebuildableQueue, offset: Ints, unit: Units) -> bool:
         """Gives a record the place that it names. Returns whether no other intact record has it."""
         at, place = int(offset[0]), (queue, int(offset[0]))
         if at >= queue.next_offset:
@@ -165,12 +226,24 @@ class UnitRebuilder:
         self.unit_count += int((cases < Case.REPEATED).sum())
         for index in np.flatnonzero(cases == Case.STRAY).tolist():
             place = f"message {records.offsets[index]} of queue {key[1]} of {key[0]!r}"
-            self._damage.add(int(records.units["position"][index]), f"it claims to be {place}, which is impossible")
+            self._report_stray(int(records.units["position"][index]), f"it claims to be {place}, which is impossible")
 
 
-def _keep_marks(queue: ConsumeQueue, offsets: Ints, units: Units) -> None:
+def _keep_marks(queue: RebuildableQueue, offsets: Ints, units: Units) -> None:
     """Keeps the marks of half messages given up before, so that copies do not reopen them."""
-    queue.publish_all()
-    tags = queue.read_at(offsets)["tags"]
+    tags = queue.read_rebuilt(offsets)["tags"]
     marked = are_ended(tags) & (offsets >= queue.min_offset)
     units["tags"][marked] = tags[marked]
+
+
+def fillers_between(topic: str, gap: range, offsets: Ints, units: Units) -> bytes:
+    """Fillers for offsets of which the log has only copies of others, at `offsets`.
+
+    Retention copies all pending messages: in a lane the others have ended, and their fillers show that by the due time
+    of the copy after them."""
+    fillers = np.zeros(len(gap), UNIT_TYPE)
+    fillers["size"] = FILLER_SIZE
+    if topic in LANE_TOPICS:
+        after = np.minimum(np.searchsorted(offsets, np.array(gap)), len(offsets) - 1)
+        fillers["tags"] = -dues_of(units["tags"])[after]
+    return fillers.tobytes()
