@@ -11,7 +11,7 @@ from duetime.v1 import store_pb2
 from duetime_core.errors import DueTimeError, Unavailable
 from duetime_core.rpc.calls import translate
 from duetime_core.rpc.serving import SERVER_OPTIONS, make_channel
-from duetime_gateway.shards.pipe import Pipe
+from duetime_gateway.shards.pipe import Pipe, ShardErrors
 
 TIMEOUT_MS = 10_000
 
@@ -48,7 +48,7 @@ class Peer:
         def translated(error: grpc.aio.AioRpcError) -> DueTimeError:
             return translate(error, "shard 0", "SHARD_UNAVAILABLE")
 
-        self.pipe: Pipe[store_pb2.PutRequest, store_pb2.PutResponse] = Pipe(method, "shard 0", translated, self._tasks)
+        self.pipe = Pipe(method, ShardErrors("shard 0", translated), self._tasks.create_task)
 
     async def serve(self, requests: Any, context: Any) -> None:
         self.streams += 1

@@ -64,8 +64,13 @@ async def answer_of(call: Awaitable[T], whom: str, reason: str) -> T:
 def readable(answer: T, whom: str) -> T:
     """Returns the answer. gRPC logs errors of its deserializer, and returns None. Raises: Unreadable."""
     if answer is None:
-        raise Unreadable(f"cannot decode the answer of {whom}; this process's log has the cause")
+        raise unreadable(whom)
     return answer
+
+
+def unreadable(whom: str) -> Unreadable:
+    """The error of an answer that gRPC could not decode."""
+    return Unreadable(f"cannot decode the answer of {whom}; this process's log has the cause")
 
 
 def translate(error: grpc.aio.AioRpcError, whom: str, reason: str) -> DueTimeError:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from duetime_format import errors, receipts, record
-from duetime_format.ranges import offsets_of
+from duetime_format.ranges import offsets_of, ranges
 from duetime_format.view import quickest_views
 
 from duetime.client.errors import Damaged
@@ -189,8 +189,8 @@ def moved(messages: Iterable[LeasedMessage], ends_at_s: float) -> None:
         message._delivery = deliveries[before]
 
 
-def by_lease(messages: Iterable[LeasedMessage]) -> dict[bytes, list[int]]:
-    """The offsets of messages by the name of their lease, ascending and without duplicates."""
+def by_lease(messages: Iterable[LeasedMessage]) -> list[leases_pb2.LeaseOffsets]:
+    """Messages by the name of their lease, without duplicates."""
     found: dict[bytes, list[int]] = {}
     last, add = None, None
     for message in messages:
@@ -199,7 +199,7 @@ def by_lease(messages: Iterable[LeasedMessage]) -> dict[bytes, list[int]]:
             last, add = delivery, found.setdefault(delivery.lease, []).append
         assert add is not None, "the first message has another delivery than none"
         add(_own_offset(message))
-    return {lease: sorted(set(offsets)) for lease, offsets in found.items()}
+    return [leases_pb2.LeaseOffsets(lease=lease, offsets=ranges(sorted(set(own)))) for lease, own in found.items()]
 
 
 def statuses_of(messages: Sequence[LeasedMessage], rest: Sequence[leases_pb2.UnackedOffsets]) -> list[int]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import grpc
 from duetime_format.limits import (
     INVISIBLE_MS_MAX,
     INVISIBLE_MS_MIN,
@@ -20,7 +21,6 @@ from duetime_format.limits import (
 from duetime_format.names import is_lite_topic
 
 from duetime.client.connection import STREAMLESS_S, Connection
-from duetime.client.consuming.lease_stream import LeaseStream, NoStream
 from duetime.client.consuming.leased import (
     OK,
     LeasedMessage,
@@ -31,8 +31,10 @@ from duetime.client.consuming.leased import (
     statuses_of,
     taken,
 )
-from duetime.client.errors import Damaged, InvalidArgument
+from duetime.client.errors import Damaged, DueTimeError, InvalidArgument, from_status
 from duetime.client.lengths import Length, seconds
+from duetime.client.streaming import StreamErrors, StreamTasks
+from duetime.streams import LeaseStreamClient
 from duetime.v1 import consumer_pb2, leases_pb2, message_pb2
 
 RECEIVE_BYTES_MAX = 4 * 1024 * 1024
@@ -72,13 +74,31 @@ class Subscription:
         )
 
 
+class NoStream(Exception):
+    """The server has no stream left for this caller."""
+
+
+class _LeaseErrors(StreamErrors):
+    def failed(self, status: grpc.aio.AioRpcError) -> Exception:
+        error = from_status(status, self._server)
+        return NoStream() if error.reason == "STREAMS_EXHAUSTED" else error
+
+
 class Leases:
     """The calls of one subscription: receives and acks use a stream while the server has one for it."""
 
     def __init__(self, connection: Connection, subscription: Subscription) -> None:
         self._connection = connection
         self.subscription = subscription
-        self._stream = LeaseStream(connection, subscription.request(0, 0), self._return)
+        self._errors, self._tasks = _LeaseErrors(connection), StreamTasks()
+        self._stream = LeaseStreamClient(
+            lambda: connection.stub.ReceiveStream(),
+            self._errors,
+            self._tasks.start,
+            lambda subscription: subscription.request(0, 0),
+            lambda taken: self._tasks.start(self._return(taken.runs)),
+        )
+        self._is_closed = False
         # Loop time until which the server has no stream.
         self._streamless_until_s = 0.0
 
@@ -90,23 +110,27 @@ class Leases:
             Damaged: the answer is inconsistent.
         """
         topic, timeout = self.subscription.topic, wait_ms / 1000.0 + CALL_TIMEOUT_S
-        if self._has_stream:
+        if self._has_stream():
             try:
                 count = min(count, RECEIVE_COUNT_MAX)
-                runs = await self._stream.take(count, RECEIVE_BYTES_MAX, wait_ms, timeout)
+                answer = await self._stream.take(self.subscription, count, RECEIVE_BYTES_MAX, wait_ms, timeout)
             except NoStream:
                 self._miss_streams()
             else:
                 ends_at_s = self._ends_at_s()
-                return [taken(run, topic, ends_at_s) for run in runs]
+                return [taken(run, topic, ends_at_s) for run in answer.runs]
         request = self.subscription.request(count, wait_ms)
         response: consumer_pb2.ReceiveResponse = await self._connection.call("Receive", request, timeout)
         ends_at_s = self._ends_at_s()
         return [received(run, topic, ends_at_s) for run in response.runs]
 
-    @property
     def _has_stream(self) -> bool:
-        return asyncio.get_running_loop().time() >= self._streamless_until_s
+        """Raises: Closed."""
+        if asyncio.get_running_loop().time() < self._streamless_until_s:
+            return False
+        if self._is_closed:
+            raise self._errors.stopped()
+        return True
 
     def _miss_streams(self) -> None:
         self._streamless_until_s = asyncio.get_running_loop().time() + STREAMLESS_S
@@ -116,9 +140,10 @@ class Leases:
 
     async def ack(self, messages: Sequence[LeasedMessage]) -> list[int]:
         """A ReceiptStatus for each."""
-        if self._has_stream and all(map(has_names, messages)):
+        if all(map(has_names, messages)) and self._has_stream():
             try:
-                return statuses_of(messages, await self._stream.ack(by_lease(messages), CALL_TIMEOUT_S))
+                unacked = await self._stream.ack(self.subscription, by_lease(messages), CALL_TIMEOUT_S)
+                return statuses_of(messages, unacked)
             except NoStream:
                 self._miss_streams()
         request = consumer_pb2.AckRequest(
@@ -128,12 +153,20 @@ class Leases:
 
     async def _return(self, runs: Sequence[leases_pb2.LeaseRun]) -> None:
         """Releases messages whose receiver has stopped waiting."""
-        for run in runs:
-            await self.move(taken(run, self.subscription.topic, 0), 0, not_attempted=True)
+        try:
+            for run in runs:
+                await self.move(taken(run, self.subscription.topic, 0), 0, not_attempted=True)
+        except DueTimeError:
+            # The leases expire by themselves.
+            return
 
     async def close(self, within_s: float = CLOSE_S) -> None:
         """Ends the stream; leases that still arrive are released, within `within_s`."""
-        await self._stream.close(within_s)
+        self._is_closed = True
+        stream = self._stream.close(within_s)
+        if stream is not None:
+            stream.fail(self._errors.stopped())
+        await self._tasks.end(within_s)
 
     async def move(
         self, messages: Sequence[LeasedMessage], length_s: float, *, not_attempted: bool = False

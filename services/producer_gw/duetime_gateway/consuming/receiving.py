@@ -6,6 +6,7 @@ With one shard, a take is forwarded with its wait; `gathering` asks several. An 
 import asyncio
 from collections.abc import Sequence
 
+from duetime.streams import LeaseStreamClient
 from duetime_core.access.callers import sharer
 from duetime_core.limits.seats import Seats
 
@@ -18,7 +19,6 @@ from duetime_gateway.queries import ReceiptStatus, Receive, Selection
 from duetime_gateway.routing.places import Places
 from duetime_gateway.shards import leases as lease_messages
 from duetime_gateway.shards.contract import ReceivePart
-from duetime_gateway.shards.leasepipe import LeasePipe
 from duetime_gateway.shards.leases import Messages, Taken, Unacked
 from duetime_gateway.shards.shards import Shards
 
@@ -70,7 +70,7 @@ class StreamReceiver:
         self._receive = receive
         self._peer = peer
         self._caller = caller
-        self._pipes: dict[int, LeasePipe] = {}
+        self._pipes: dict[int, LeaseStreamClient] = {}
         # The last request to each shard.
         self._parts: dict[int, ReceivePart] = {}
 
@@ -95,7 +95,7 @@ class StreamReceiver:
         """See `gathering.Asking`."""
         await self._all.places.ready_shard(number, self._receive.topic)
         timeout_ms = timeout_of(self._all.timeout_ms, None, wait_ms)
-        return await self._pipe(number).take(part, max_count, max_bytes, wait_ms, timeout_ms)
+        return await self._pipe(number).take(part, max_count, max_bytes, wait_ms, timeout_ms / 1000.0)
 
     def measure(self, answer: Taken) -> tuple[int, int]:
         """See `gathering.Asking`."""
@@ -134,12 +134,12 @@ class StreamReceiver:
         return rest + lease_messages.unacked(ReceiptStatus.UNKNOWN, strange)
 
     async def _ack(self, number: int, messages: Sequence[Messages]) -> Sequence[Unacked]:
-        return await self._pipe(number).ack(self._parts[number], messages, self._all.timeout_ms)
+        return await self._pipe(number).ack(self._parts[number], messages, self._all.timeout_ms / 1000.0)
 
     def close(self) -> None:
         """Answers pending requests and returns leases without a receiver."""
         for pipe in self._pipes.values():
-            pipe.close()
+            pipe.close(self._all.timeout_ms / 1000.0)
         self._all.seats.give(self._caller)
 
     async def _find_parts(self) -> dict[int, ReceivePart]:
@@ -148,7 +148,7 @@ class StreamReceiver:
         self._parts |= parts
         return parts
 
-    def _pipe(self, number: int) -> LeasePipe:
+    def _pipe(self, number: int) -> LeaseStreamClient:
         pipe = self._pipes.get(number)
         if pipe is None:
             store = self._all.shards.get(number).store

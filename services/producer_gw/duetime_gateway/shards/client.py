@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import grpc
+from duetime.streams import LeaseStreamClient
 from duetime.v1 import consumer_pb2, gateway_pb2, store_pb2, store_pb2_grpc, subscriptions_pb2
 from duetime_core.access.callers import made_for
 from duetime_core.access.credentials import Credentials
@@ -29,9 +30,8 @@ from duetime_gateway.shards.contract import (
     search_request,
     stored_of,
 )
-from duetime_gateway.shards.leasepipe import LeasePipe
 from duetime_gateway.shards.leases import Taken
-from duetime_gateway.shards.pipe import Pipe
+from duetime_gateway.shards.pipe import Pipe, ShardErrors
 from duetime_gateway.shards.streams import Streams, as_is
 from duetime_gateway.shards.subscription import ShardSubscription
 
@@ -76,7 +76,8 @@ class StoreClient:
             request_serializer=store_pb2.PutRequest.SerializeToString,
             response_deserializer=store_pb2.PutResponse.FromString,
         )
-        self._puts: Pipe[store_pb2.PutRequest, store_pb2.PutResponse] = Pipe(puts, whom, self._translated, tasks)
+        self._stream_errors = ShardErrors(whom, self._translated)
+        self._puts = Pipe(puts, self._stream_errors, tasks.create_task)
         self._subscribe: Any = self._channel.stream_stream(
             "/duetime.v1.Store/Subscribe",
             request_serializer=subscriptions_pb2.SubscribeRequest.SerializeToString,
@@ -170,10 +171,7 @@ class StoreClient:
     async def put(self, one: SharedPut) -> Stored:
         """Stores records."""
         request = store_pb2.PutRequest(records=one.records, retried=one.retried, batches=one.batches)
-        answer = await self._puts.ask(request, one.timeout_ms)
-        if answer.HasField("fault"):
-            raise refused(answer.fault)
-        return stored_of(answer)
+        return stored_of(await self._puts.ask(request, one.timeout_ms))
 
     async def replace(self, one: SharedPut) -> Stored:
         """As `put`, for `contract.replacements`; retried ones need not be named."""
@@ -232,10 +230,11 @@ class StoreClient:
             raise error
         return data or b""
 
-    def receive_stream(self, caller: str, unread: Callable[[Taken], None]) -> LeasePipe:
-        """Opens the stream of one receiver. `unread` gets leases that arrive after the receiver has left."""
-        method, timeout_ms = partial(self._stub.ReceiveStream, metadata=made_for(caller)), self._timeout_ms
-        return LeasePipe(method, self._whom, self._translated, self._tasks, unread, timeout_ms=timeout_ms)
+    def receive_stream(self, caller: str, unread: Callable[[Taken], None]) -> LeaseStreamClient:
+        """The stream of one receiver. `unread` gets leases that arrive after the receiver has left."""
+        method = partial(self._stub.ReceiveStream, None, metadata=made_for(caller))
+        encode = partial(receive_request, max_count=0, max_bytes=0, wait_ms=0)
+        return LeaseStreamClient(method, self._stream_errors, self._tasks.create_task, encode, unread)
 
     async def await_messages(self, part: ReceivePart, wait_ms: int, timeout_ms: float) -> bool:
         """Whether a Receive would find messages, within `wait_ms`. Leases nothing."""

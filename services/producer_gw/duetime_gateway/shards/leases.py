@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from duetime.v1 import leases_pb2
-from duetime_core.rpc.calls import refused
 from duetime_format import receipts
 from duetime_format.ranges import count_of, offsets_of
 
@@ -15,12 +14,6 @@ Messages = leases_pb2.LeaseOffsets
 Unacked = leases_pb2.UnackedOffsets
 
 _SHARD_BYTES = 2
-
-
-def raise_fault(answer: leases_pb2.Taken | leases_pb2.Acked) -> None:
-    """Raises: DueTimeError: the store's error."""
-    if answer.HasField("fault"):
-        raise refused(answer.fault)
 
 
 def count(taken: Taken) -> int:
