@@ -84,6 +84,12 @@ class InvalidArgument(DueTimeError):
         return self._violations
 
 
+def refuse(found: Sequence[Violation]) -> None:
+    """Raises: InvalidArgument: the list is not empty."""
+    if found:
+        raise InvalidArgument(found)
+
+
 class Ambiguous(InvalidArgument):
     """An id without a topic matches messages of several topics."""
 

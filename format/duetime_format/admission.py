@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from duetime_format import limits, policy, priority, record
-from duetime_format.errors import Violation
+from duetime_format.errors import Violation, within
 from duetime_format.lengths import written
 from duetime_format.levels import DELAY_MAX, DELAY_MS_MAX, LEVEL_COUNT_MAX, DelayLevels
 from duetime_format.names import is_lite_topic, is_name, is_system_topic
@@ -128,7 +128,7 @@ def violations(draft: Draft, levels: DelayLevels | None, terms: Terms) -> list[V
     if draft.born_at_ms < 0:
         found.append(Violation("born_at_ms", f"{draft.born_at_ms} is below 0; it counts Unix milliseconds"))
     if draft.retry is not None:
-        found.extend(Violation(f"retry.{name}", text) for name, text in policy.faults(draft.retry))
+        found += policy.faults(draft.retry, "retry.")
     if terms.is_half and draft.replace:
         found.append(Violation("replace", "is set: a transaction's message can't replace another"))
     else:
@@ -144,6 +144,25 @@ def topic_violations(field: str, topic: str, *, system: bool = False) -> Iterato
         yield Violation(field, f"{shown(topic)} holds characters other than [%|a-zA-Z0-9_-]")
     if not system and is_system_topic(topic):
         yield Violation(field, f"{shown(topic)} is a system topic; only DueTime itself writes to it")
+
+
+def group_violations(field: str, name: str) -> Iterator[Violation]:
+    """Violations of a group's name. The names of its topics are longer by a prefix."""
+    if not 1 <= len(name) <= limits.GROUP_CHARS_MAX or not is_name(name):
+        yield Violation(field, f"{shown(name)} is not 1 to {limits.GROUP_CHARS_MAX} characters of [%|a-zA-Z0-9_-]")
+
+
+def lite_violations(names: Sequence[str], tags: str, sql: str) -> Iterator[Violation]:
+    """Violations of a receive's lite topics, and of a filter beside them."""
+    if not names:
+        return
+    if len(names) > limits.LITE_SUBSCRIPTIONS_MAX:
+        yield Violation("lite_topics", f"{len(names)} lite topics exceed the limit of {limits.LITE_SUBSCRIPTIONS_MAX}")
+    if (wrong := next((one for one in names if not is_lite_topic(one)), None)) is not None:
+        text = f"{shown(wrong)} is not 1 to {limits.LITE_CHARS_MAX} characters of [%|a-zA-Z0-9_-]"
+        yield Violation("lite_topics", text)
+    if tags not in ("", "*") or sql:
+        yield Violation("tags", "a filter cannot be combined with lite_topics")
 
 
 def body_violations(body: bytes, least: int = 0) -> Iterator[Violation]:
@@ -233,10 +252,10 @@ def _sharding_key(key: str) -> Iterator[Violation]:
 def _queue(draft: Draft, queue_count: int | None) -> Iterator[Violation]:
     if draft.queue is None:
         return
-    if queue_count is not None and not 0 <= draft.queue < queue_count:
-        yield Violation("queue", f"{draft.queue} is not within 0 and {queue_count - 1}, the topic's last")
-    elif not 0 <= draft.queue < limits.QUEUE_COUNT_MAX:
-        yield Violation("queue", f"{draft.queue} is not within 0 and {limits.QUEUE_COUNT_MAX - 1}")
+    if queue_count is None:
+        yield from within("queue", draft.queue, 0, limits.QUEUE_COUNT_MAX - 1)
+    else:
+        yield from within("queue", draft.queue, 0, queue_count - 1, note=", the topic's last")
 
 
 def _priority(draft: Draft, terms: Terms) -> Iterator[Violation]:
@@ -245,8 +264,7 @@ def _priority(draft: Draft, terms: Terms) -> Iterator[Violation]:
             text = f"is set: topic {draft.topic} has priorities, and a message's priority chooses its queue"
             yield Violation("sharding_key", text)
         return
-    if not 0 <= draft.priority <= priority.PRIORITY_MAX:
-        yield Violation("priority", f"{draft.priority} is not within 0 and {priority.PRIORITY_MAX}")
+    yield from within("priority", draft.priority, 0, priority.PRIORITY_MAX)
     if terms.has_priorities is False:
         text = f"is set, but topic {draft.topic} has no priorities; create one of the type `priority`"
         yield Violation("priority", text)

@@ -17,3 +17,11 @@ class Violation:
 
     field: str
     description: str
+
+
+def within(field: str, value: float, low: float, high: float, *, unit: str = "", note: str = "") -> list[Violation]:
+    """The violation of a field whose number is out of its bounds, if it is. `note` follows the bounds."""
+    if low <= value <= high:
+        return []
+    shown = f"{value:g}" if isinstance(value, float) else value
+    return [Violation(field, f"{shown}{unit} is not within {low} and {high}{note}")]

@@ -16,6 +16,7 @@ row of the metadata database, and in user input. Omitted parts have their defaul
 from typing import Any
 
 from duetime_format import limits
+from duetime_format.errors import Violation, within
 from duetime_format.lengths import parse_ms
 
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000}
@@ -62,7 +63,7 @@ def fill(policy: Policy, text: str) -> None:
         raise ValueError(f"retry policy {text!r}: option {next(iter(options))!r} does not belong to it")
     found = faults(policy)
     if found:
-        raise ValueError(f"retry policy {text!r}: " + "; ".join(f"{field} {words}" for field, words in found))
+        raise ValueError(f"retry policy {text!r}: " + "; ".join(f"{one.field} {one.description}" for one in found))
 
 
 def _parse_exponential(backoff: Any, span: str, options: dict[str, str]) -> None:
@@ -126,35 +127,31 @@ def _number_text(number: float) -> str:
     return repr(number).removesuffix(".0")
 
 
-def faults(policy: Policy) -> list[tuple[str, str]]:
-    """All faults of a policy, with their fields."""
-    found: list[tuple[str, str]] = []
-    if not 0 <= policy.max_attempts <= limits.ATTEMPTS_MAX:
-        found.append(("max_attempts", f"{policy.max_attempts} is not within 1 and {limits.ATTEMPTS_MAX}"))
+def faults(policy: Policy, prefix: str = "") -> list[Violation]:
+    """All faults of a policy. `prefix` precedes the fields."""
+    found = []
+    if policy.max_attempts:
+        found += within(f"{prefix}max_attempts", policy.max_attempts, 1, limits.ATTEMPTS_MAX)
     kind = policy.WhichOneof("backoff")
     if kind == "exponential":
-        found += _exponential_faults(policy.exponential)
+        found += _exponential_faults(f"{prefix}exponential.", policy.exponential)
     elif kind == "intervals":
         delays = policy.intervals.delays_ms
         if not 1 <= len(delays) <= limits.BACKOFF_INTERVALS_MAX:
-            found.append(("intervals", f"has {len(delays)} delays, not 1 to {limits.BACKOFF_INTERVALS_MAX}"))
+            text = f"has {len(delays)} delays, not 1 to {limits.BACKOFF_INTERVALS_MAX}"
+            found.append(Violation(f"{prefix}intervals", text))
         for index, delay_ms in enumerate(delays):
-            if not 0 <= delay_ms <= limits.BACKOFF_MS_MAX:
-                text = f"{delay_ms} ms is not within 0 and {limits.BACKOFF_MS_MAX} (12 h)"
-                found.append((f"intervals.delays_ms[{index}]", text))
+            field = f"{prefix}intervals.delays_ms[{index}]"
+            found += within(field, delay_ms, 0, limits.BACKOFF_MS_MAX, unit=" ms", note=" (12 h)")
     return found
 
 
-def _exponential_faults(backoff: Any) -> list[tuple[str, str]]:
-    found = []
+def _exponential_faults(prefix: str, backoff: Any) -> list[Violation]:
     most_ms = limits.BACKOFF_MS_MAX
-    if not 1 <= backoff.initial_ms <= most_ms:
-        found.append(("exponential.initial_ms", f"{backoff.initial_ms} ms is not within 1 and {most_ms} (12 h)"))
+    found = within(f"{prefix}initial_ms", backoff.initial_ms, 1, most_ms, unit=" ms", note=" (12 h)")
     if not backoff.initial_ms <= backoff.max_ms <= most_ms:
         text = f"{backoff.max_ms} ms is not within the first delay, {backoff.initial_ms}, and {most_ms} (12 h)"
-        found.append(("exponential.max_ms", text))
-    if backoff.factor != 0 and not 1 <= backoff.factor <= limits.BACKOFF_FACTOR_MAX:
-        found.append(("exponential.factor", f"{backoff.factor:g} is not within 1 and {limits.BACKOFF_FACTOR_MAX:g}"))
-    if not 0 <= backoff.jitter <= 1:
-        found.append(("exponential.jitter", f"{backoff.jitter:g} is not within 0 and 1"))
-    return found
+        found.append(Violation(f"{prefix}max_ms", text))
+    if backoff.factor != 0:
+        found += within(f"{prefix}factor", backoff.factor, 1, limits.BACKOFF_FACTOR_MAX)
+    return found + within(f"{prefix}jitter", backoff.jitter, 0, 1)

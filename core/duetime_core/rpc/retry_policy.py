@@ -63,5 +63,4 @@ def _exponential_ms(attempt: int, backoff: ExponentialBackoff, chance: float) ->
 
 def violations(field: str, policy: RetryPolicy) -> list[Violation]:
     """All violations of a policy; `field` is its place, such as `group.retry`."""
-    prefix = f"{field}." if field else ""
-    return [Violation(prefix + name, text) for name, text in policies.faults(policy)]
+    return policies.faults(policy, f"{field}." if field else "")

@@ -63,7 +63,7 @@ def _policy(backoff: Backoff) -> message_pb2.RetryPolicy:
     policy = message_pb2.RetryPolicy()
     policy.intervals.delays_ms.extend(whole_ms(delay) for delay in backoff)
     if found := faults(policy):
-        raise ValueError("; ".join(f"{field} {words}" for field, words in found))
+        raise ValueError("; ".join(f"{one.field} {one.description}" for one in found))
     return policy
 
 

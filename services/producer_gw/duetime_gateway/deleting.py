@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import structlog
 from duetime.v1 import consumer_pb2, gateway_pb2, pending_pb2, store_pb2, transactions_pb2
-from duetime_core.errors import DueTimeError, FailedPrecondition, InvalidArgument, Unsupported, Violation
+from duetime_core.errors import DueTimeError, FailedPrecondition, InvalidArgument, Unsupported, Violation, refuse
 from duetime_core.metadata import Stored
 from duetime_format import record
 from duetime_format.admission import topic_violations
@@ -26,7 +26,6 @@ from duetime_gateway.quotas.keeper import Keeper
 from duetime_gateway.quotas.limits import Of
 from duetime_gateway.routing.catalog import TopicCatalog, topic_not_found
 from duetime_gateway.routing.topics import Topics
-from duetime_gateway.rules import refuse
 from duetime_gateway.shards.retry import RetryClient
 from duetime_gateway.shards.shard import Shard
 from duetime_gateway.shards.shards import Shards

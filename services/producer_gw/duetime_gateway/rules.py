@@ -2,20 +2,12 @@
 
 from collections.abc import Iterator
 
-from duetime_core.errors import InvalidArgument, Violation
+from duetime_core.errors import Violation, refuse
 from duetime_format import limits
-from duetime_format.admission import topic_violations
-from duetime_format.names import CLOSED_TOPICS, is_internal_topic, is_name
-from duetime_format.texts import shown
+from duetime_format.admission import group_violations, topic_violations
+from duetime_format.names import CLOSED_TOPICS, is_internal_topic
 
 INT64_MAX = (1 << 63) - 1
-
-
-def group_violations(field: str, name: str) -> Iterator[Violation]:
-    """Violations of a group's name."""
-    if not 1 <= len(name) <= limits.GROUP_CHARS_MAX or not is_name(name):
-        text = f"{shown(name)} is not 1 to {limits.GROUP_CHARS_MAX} characters of [%|a-zA-Z0-9_-]"
-        yield Violation(field, text)
 
 
 def read_violations(field: str, topic: str) -> Iterator[Violation]:
@@ -37,21 +29,6 @@ def filter_violations(tags: str, sql: str) -> Iterator[Violation]:
     for field, text in (("tags", tags), ("sql", sql)):
         if len(text) > limits.FILTER_CHARS_MAX:
             yield Violation(field, f"has {len(text)} characters, more than {limits.FILTER_CHARS_MAX}")
-
-
-def outside(*bounds: tuple[str, int, int]) -> list[Violation]:
-    """Violations of fields whose value is outside 0 and the highest one."""
-    return [
-        Violation(field, f"{value} is not within 0 and {highest}")
-        for field, value, highest in bounds
-        if not 0 <= value <= highest
-    ]
-
-
-def refuse(found: list[Violation]) -> None:
-    """Raises: InvalidArgument: the list is not empty."""
-    if found:
-        raise InvalidArgument(found)
 
 
 def check_topic(field: str, name: str) -> None:

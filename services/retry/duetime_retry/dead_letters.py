@@ -18,12 +18,13 @@ from typing import Any
 
 from duetime.v1 import consumer_pb2, gateway_pb2, message_pb2, store_pb2
 from duetime_core.clock import Clock
-from duetime_core.errors import DueTimeError, InvalidArgument, NotFound, Unavailable, Violation
+from duetime_core.errors import DueTimeError, NotFound, Unavailable, Violation, refuse
 from duetime_core.rpc.calls import fault_of
 from duetime_core.telemetry.logs import sparing
 from duetime_format import limits, record
-from duetime_format.names import dlq_topic, is_name, retry_topic
-from duetime_format.texts import shown
+from duetime_format.admission import group_violations
+from duetime_format.errors import within
+from duetime_format.names import dlq_topic, retry_topic
 from prometheus_client import Counter
 
 from duetime_retry.letters import (
@@ -56,7 +57,7 @@ LIST_COUNT_MAX = 1_024
 PACE_MS = 100.0
 IDS_MAX = 4_096
 _UNKNOWN = ("TOPIC_NOT_FOUND", "QUEUE_NOT_FOUND")
-RATE_MAX = 1e6
+RATE_MAX = 1_000_000
 
 REDRIVEN = consumer_pb2.DEAD_LETTER_OUTCOME_REDRIVEN
 DISCARDED = consumer_pb2.DEAD_LETTER_OUTCOME_DISCARDED
@@ -136,9 +137,7 @@ class DeadLetters:
     async def page(self, request: consumer_pb2.ListDeadLettersRequest) -> consumer_pb2.ListDeadLettersResponse:
         """Raises: InvalidArgument, NotFound, or an error of a store."""
         check(request.filter)
-        if not 0 <= request.max_count <= LIST_COUNT_MAX:
-            text = f"{request.max_count} is not within 1 and {LIST_COUNT_MAX}; 0: {LIST_COUNT_DEFAULT}"
-            raise InvalidArgument([Violation("max_count", text)])
+        refuse(within("max_count", request.max_count, 0, LIST_COUNT_MAX))
         criteria, most = LetterCriteria.of(request.filter), request.max_count or LIST_COUNT_DEFAULT
         if request.newest_first:
             cursors = parse_newest_page(request.page) if request.page else None
@@ -358,10 +357,7 @@ class DeadLetters:
 
 def check(given: consumer_pb2.DeadLetterFilter, request: Request | None = None) -> None:
     """Raises: InvalidArgument: with all violations."""
-    violations = []
-    if not 1 <= len(given.group) <= limits.GROUP_CHARS_MAX or not is_name(given.group):
-        text = f"{shown(given.group)} is not 1 to {limits.GROUP_CHARS_MAX} characters of [%|a-zA-Z0-9_-]"
-        violations.append(Violation("filter.group", text))
+    violations = list(group_violations("filter.group", given.group))
     if given.from_ms < 0:
         violations.append(Violation("filter.from_ms", f"{given.from_ms} is below 0"))
     if given.to_ms < 0:
@@ -369,12 +365,10 @@ def check(given: consumer_pb2.DeadLetterFilter, request: Request | None = None) 
     if len(given.ids) > IDS_MAX:
         violations.append(Violation("filter.ids", f"are {len(given.ids)}; the limit is {IDS_MAX}"))
     if request is not None:
-        if not 0 <= request.rate <= RATE_MAX:
-            violations.append(Violation("rate", f"{request.rate} is not within 0 and {RATE_MAX:.0f} a second"))
+        violations += within("rate", request.rate, 0, RATE_MAX, note=" a second")
         if request.max_count < 0:
             violations.append(Violation("max_count", f"{request.max_count} is below 0"))
-    if violations:
-        raise InvalidArgument(violations)
+    refuse(violations)
 
 
 def _batches(letters: Sequence[Letter], count_max: int) -> Iterator[Sequence[Letter]]:

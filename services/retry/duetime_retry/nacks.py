@@ -15,6 +15,7 @@ from duetime_core.errors import DueTimeError, InvalidArgument, Violation
 from duetime_core.rpc import retry_policy
 from duetime_core.rpc.calls import fault_of
 from duetime_format import limits, receipts
+from duetime_format.errors import within
 
 from duetime_retry.decision import Decider, Failure
 from duetime_retry.metrics import RetryMetrics
@@ -110,9 +111,7 @@ def _failure_of(nack: consumer_pb2.Nack, policy: RetryPolicy | None) -> Failure:
 
 
 def delay_violations(nack: consumer_pb2.Nack) -> list[Violation]:
-    if 0 <= nack.delay_ms <= limits.BACKOFF_MS_MAX:
-        return []
-    return [Violation("delay_ms", f"{nack.delay_ms} is not within 0 and {limits.BACKOFF_MS_MAX} (12 h)")]
+    return within("delay_ms", nack.delay_ms, 0, limits.BACKOFF_MS_MAX, note=" (12 h)")
 
 
 def nack_violations(request: consumer_pb2.NackRequest) -> list[Violation]:

@@ -8,6 +8,7 @@ from duetime.v1 import retry_pb2
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_core.telemetry.logs import sparing
 from duetime_format import limits, names, record
+from duetime_format.errors import within
 from duetime_format.levels import DelayLevels
 from duetime_format.texts import shown
 
@@ -86,10 +87,7 @@ def send_back_violations(request: retry_pb2.SendBackRequest) -> list[Violation]:
         violations.append(Violation("queue", f"{request.queue} is below 0"))
     if request.offset < 0:
         violations.append(Violation("offset", f"{request.offset} is below 0"))
-    if not 0 <= request.max_attempts <= limits.ATTEMPTS_MAX:
-        violations.append(
-            Violation("max_attempts", f"{request.max_attempts} is not within 0 and {limits.ATTEMPTS_MAX}")
-        )
+    violations += within("max_attempts", request.max_attempts, 0, limits.ATTEMPTS_MAX)
     token, most = request.token, limits.SEND_BACK_TOKEN_CHARS_MAX
     if len(token) > most or not (token.isascii() and token.isprintable()) or " " in token:
         violations.append(Violation("token", f"{shown(token)} is not at most {most} printable ASCII characters"))

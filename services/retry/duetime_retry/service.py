@@ -5,8 +5,7 @@ from typing import Any
 
 from duetime.v1 import consumer_pb2, retry_pb2, retry_pb2_grpc
 from duetime_core.errors import InvalidArgument, Violation
-from duetime_format import limits, names
-from duetime_format.texts import shown
+from duetime_format.admission import group_violations
 
 from duetime_retry.dead_letters import DeadLetters
 from duetime_retry.nacks import Nacks, nack_violations
@@ -22,11 +21,11 @@ class RetryService(retry_pb2_grpc.RetryServicer):
         self._dead_letters = dead_letters
 
     async def SendBack(self, request: retry_pb2.SendBackRequest, context: Any) -> retry_pb2.SendBackResponse:
-        _refuse(group_violations(request.group) + send_back_violations(request), "SEND_BACK_INVALID")
+        _refuse([*group_violations("group", request.group), *send_back_violations(request)], "SEND_BACK_INVALID")
         return await self._send_backs.send_back(request)
 
     async def Nack(self, request: consumer_pb2.NackRequest, context: Any) -> consumer_pb2.NackResponse:
-        _refuse(group_violations(request.group) + nack_violations(request), "NACK_INVALID")
+        _refuse([*group_violations("group", request.group), *nack_violations(request)], "NACK_INVALID")
         return consumer_pb2.NackResponse(results=await self._nacks.nack(request))
 
     async def ListDeadLetters(
@@ -48,10 +47,3 @@ class RetryService(retry_pb2_grpc.RetryServicer):
 def _refuse(violations: Sequence[Violation], reason: str) -> None:
     if violations:
         raise InvalidArgument(violations, reason=reason)
-
-
-def group_violations(group: str) -> list[Violation]:
-    # The topics of the group have its name with a prefix, and a topic has 127 characters at most.
-    if 1 <= len(group) <= limits.GROUP_CHARS_MAX and names.is_name(group):
-        return []
-    return [Violation("group", f"{shown(group)} is not 1 to {limits.GROUP_CHARS_MAX} characters of [%|a-zA-Z0-9_-]")]

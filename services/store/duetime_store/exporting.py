@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from duetime.v1 import export_pb2
 from duetime_core.clock import Clock, Timer
-from duetime_core.errors import InvalidArgument, NotFound, Unavailable, Violation
+from duetime_core.errors import NotFound, Unavailable, Violation, refuse
 from duetime_core.limits.seats import Seats
 
 from duetime_store.metrics import StoreMetrics
@@ -183,8 +183,7 @@ def check(path: str, offset: int, length: int) -> None:
     for field, value in (("offset", offset), ("length", length)):
         if value < 0:
             found.append(Violation(field, f"{value} is negative"))
-    if found:
-        raise InvalidArgument(found)
+    refuse(found)
 
 
 def written_bytes(path: str, size: int, end: int) -> int:

@@ -19,11 +19,12 @@ from duetime.v1 import (
     transactions_pb2,
 )
 from duetime_core.access.callers import caller_of
-from duetime_core.errors import InvalidArgument, ReadOnly, Violation
+from duetime_core.errors import ReadOnly, refuse
 from duetime_core.limits.traffic import COUNTED_BYTES_MIN
 from duetime_core.rpc.calls import fault_of, faults_of
 from duetime_core.rpc.serving import code_of
 from duetime_format import limits
+from duetime_format.errors import within
 from grpc import StatusCode
 
 from duetime_store.exporting import encoded_chunk
@@ -496,9 +497,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         )
 
     async def ListLanes(self, request: gateway_pb2.ListLanesRequest, context: Any) -> gateway_pb2.ListLanesResponse:
-        if not 0 <= request.ahead_ms <= limits.LANES_AHEAD_MS_MAX:
-            text = f"{request.ahead_ms} is not within 0 and {limits.LANES_AHEAD_MS_MAX}"
-            raise InvalidArgument([Violation("ahead_ms", text)])
+        refuse(within("ahead_ms", request.ahead_ms, 0, limits.LANES_AHEAD_MS_MAX))
         by_ms = self._store.clock.now_ms() + request.ahead_ms
         return await listing.list_lanes(self._turns, self._store, self._shard, by_ms)
 

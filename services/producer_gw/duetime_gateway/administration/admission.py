@@ -4,17 +4,19 @@ Each `check_` raises InvalidArgument with all violations that can be found witho
 """
 
 from duetime.v1 import consumer_pb2
-from duetime_core.errors import Violation
+from duetime_core.errors import Violation, refuse
 from duetime_core.rpc import retry_policy
 from duetime_format import limits
+from duetime_format.admission import group_violations
+from duetime_format.errors import within
 
-from duetime_gateway.rules import INT64_MAX, group_read_violations, group_violations, outside, refuse
+from duetime_gateway.rules import INT64_MAX, group_read_violations
 
 
 def check_new_group(group: consumer_pb2.Group) -> None:
     """See the module."""
     found = [*group_violations("group.name", group.name), *retry_policy.violations("group.retry", group.retry)]
-    found += outside(("group.start", group.start, max(consumer_pb2.GroupStart.values())))
+    found += within("group.start", group.start, 0, max(consumer_pb2.GroupStart.values()))
     if group.start == consumer_pb2.GROUP_START_TIME and group.start_at_ms <= 0:
         text = f"{group.start_at_ms} is not above 0; a group that starts at a time takes Unix milliseconds"
         found.append(Violation("group.start_at_ms", text))
@@ -29,11 +31,9 @@ def check_update_group(request: consumer_pb2.UpdateGroupRequest) -> None:
 def check_reset(request: consumer_pb2.ResetGroupRequest) -> None:
     """See the module."""
     found = [*group_violations("name", request.name), *group_read_violations("topic", request.topic)]
-    found += outside(
-        ("queue", request.queue, limits.QUEUE_COUNT_MAX - 1),
-        ("at_ms", request.at_ms, INT64_MAX),
-        ("offset", request.offset, INT64_MAX),
-    )
+    found += within("queue", request.queue, 0, limits.QUEUE_COUNT_MAX - 1)
+    found += within("at_ms", request.at_ms, 0, INT64_MAX)
+    found += within("offset", request.offset, 0, INT64_MAX)
     to = request.WhichOneof("to")
     if to is None:
         found.append(Violation("earliest", "none of earliest, latest, at_ms and offset is set"))

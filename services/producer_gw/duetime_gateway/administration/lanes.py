@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from duetime.v1 import gateway_pb2
-from duetime_core.errors import DueTimeError, NotFound, Unavailable
+from duetime_core.errors import DueTimeError, NotFound, Unavailable, refuse
 from duetime_core.metadata import Database, LaneLeaseModel
+from duetime_format.errors import within
 from duetime_format.limits import LANES_AHEAD_MS_MAX
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from duetime_gateway.rules import outside, refuse
 from duetime_gateway.shards.shard import Shard
 from duetime_gateway.shards.shards import Shards
 
@@ -24,7 +24,7 @@ async def list_lanes(shards: Shards, database: Database, ahead_ms: int = 0) -> g
     Raises:
         InvalidArgument: ahead_ms is out of range.
     """
-    refuse(outside(("ahead_ms", ahead_ms, LANES_AHEAD_MS_MAX)))
+    refuse(within("ahead_ms", ahead_ms, 0, LANES_AHEAD_MS_MAX))
     try:
         leases = await database.run(_leases)
     except Unavailable:

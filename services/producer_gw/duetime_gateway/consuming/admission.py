@@ -5,29 +5,22 @@ Each `check_` raises InvalidArgument with all violations that can be found witho
 
 from collections.abc import Iterator, Sequence
 
-from duetime_core.errors import InvalidArgument, Violation
+from duetime_core.errors import InvalidArgument, Violation, refuse
 from duetime_format import limits
-from duetime_format.errors import Damaged
-from duetime_format.names import is_lite_topic, retry_topic
+from duetime_format.admission import group_violations, lite_violations
+from duetime_format.errors import Damaged, within
+from duetime_format.names import retry_topic
 from duetime_format.texts import shown
 
 from duetime_gateway.queries import Encoding, Extension, Position, Pull, PullQueues, Receive, Selection, Subscribe
-from duetime_gateway.rules import (
-    INT64_MAX,
-    filter_violations,
-    group_read_violations,
-    group_violations,
-    outside,
-    read_violations,
-    refuse,
-)
+from duetime_gateway.rules import INT64_MAX, filter_violations, group_read_violations, read_violations
 from duetime_gateway.shards.leases import Messages, acked_count
 
 
 def check_pull(pull: Pull) -> None:
     """See the module."""
     found = list(read_violations("topic", pull.topic))
-    found += outside(*_place("", pull.position), *_bounds(pull.selection, limits.PULL_COUNT_MAX))
+    found += [*_place("", pull.position), *_bounds("", pull.selection, limits.PULL_COUNT_MAX)]
     found += filter_violations(pull.selection.tags, pull.selection.sql)
     refuse(found)
 
@@ -36,7 +29,7 @@ def check_pull_queues(pull: PullQueues) -> None:
     """See the module."""
     found = list(read_violations("topic", pull.topic))
     found += _positions_violations(pull.positions)
-    found += outside(*_bounds(pull.selection, limits.PULL_COUNT_MAX))
+    found += _bounds("", pull.selection, limits.PULL_COUNT_MAX)
     found += filter_violations(pull.selection.tags, pull.selection.sql)
     refuse(found)
 
@@ -45,7 +38,7 @@ def check_subscribe(subscribe: Subscribe) -> None:
     """See the module."""
     found = list(read_violations("topic", subscribe.topic))
     found += _positions_violations(subscribe.positions)
-    found += outside(("untold_ms", subscribe.untold_ms, limits.WAIT_MS_MAX))
+    found += within("untold_ms", subscribe.untold_ms, 0, limits.WAIT_MS_MAX)
     found += filter_violations(subscribe.tags, subscribe.sql)
     refuse(found)
 
@@ -62,36 +55,20 @@ def check_receive(receive: Receive) -> None:
         # Received as a topic, its messages would be delivered twice: they already come with their original topics.
         text = f"{shown(receive.topic)} cannot be received from: its messages are delivered with their own topics"
         found.append(Violation("topic", f"{text}; Pull reads it"))
-    found += outside(
-        *_bounds(receive.selection, limits.RECEIVE_COUNT_MAX),
-        ("max_attempts", receive.max_attempts, limits.ATTEMPTS_MAX),
-    )
+    found += _bounds("", receive.selection, limits.RECEIVE_COUNT_MAX)
+    found += within("max_attempts", receive.max_attempts, 0, limits.ATTEMPTS_MAX)
     found += _lease_violations(receive.invisible_ms, "0 is the default")
     found += filter_violations(receive.selection.tags, receive.selection.sql)
-    found += _lite_violations(receive)
+    found += lite_violations(receive.lite_topics, receive.selection.tags, receive.selection.sql)
     if len(receive.member) > limits.MEMBER_CHARS_MAX:
         text = f"{shown(receive.member)} has {len(receive.member)} characters; the limit is {limits.MEMBER_CHARS_MAX}"
         found.append(Violation("member", text))
     refuse(found)
 
 
-def _lite_violations(receive: Receive) -> Iterator[Violation]:
-    if not receive.lite_topics:
-        return
-    if len(receive.lite_topics) > limits.LITE_SUBSCRIPTIONS_MAX:
-        text = f"{len(receive.lite_topics)} lite topics exceed the limit of {limits.LITE_SUBSCRIPTIONS_MAX}"
-        yield Violation("lite_topics", text)
-    if (wrong := next((one for one in receive.lite_topics if not is_lite_topic(one)), None)) is not None:
-        text = f"{shown(wrong)} is not 1 to {limits.LITE_CHARS_MAX} characters of [%|a-zA-Z0-9_-]"
-        yield Violation("lite_topics", text)
-    if receive.selection.tags not in ("", "*") or receive.selection.sql:
-        yield Violation("tags", "a filter cannot be combined with lite topics")
-
-
 def check_take(selection: Selection) -> None:
     """See the module."""
-    bounds = _bounds(selection, limits.RECEIVE_COUNT_MAX)
-    refuse(list(outside(*((f"takes.{field}", value, most) for field, value, most in bounds))))
+    refuse(list(_bounds("takes.", selection, limits.RECEIVE_COUNT_MAX)))
 
 
 def check_ack(group: str, receipts: Sequence[bytes]) -> None:
@@ -123,27 +100,27 @@ def _positions_violations(positions: Sequence[Position]) -> list[Violation]:
     """Violations of the list `queues`."""
     if not 1 <= len(positions) <= limits.QUEUE_COUNT_MAX:
         return [Violation("queues", f"{len(positions)} queues; a request has 1 to {limits.QUEUE_COUNT_MAX}")]
-    found = []
+    found: list[Violation] = []
     seen: set[int] = set()
     for index, position in enumerate(positions):
         prefix = f"queues[{index}]."
-        found += outside(*_place(prefix, position))
+        found += _place(prefix, position)
         if position.queue in seen:
             found.append(Violation(f"{prefix}queue", f"{position.queue} is named twice"))
         seen.add(position.queue)
     return found
 
 
-def _place(prefix: str, position: Position) -> Iterator[tuple[str, int, int]]:
-    yield f"{prefix}queue", position.queue, limits.QUEUE_COUNT_MAX - 1
-    yield f"{prefix}offset", position.offset, INT64_MAX
+def _place(prefix: str, position: Position) -> Iterator[Violation]:
+    yield from within(f"{prefix}queue", position.queue, 0, limits.QUEUE_COUNT_MAX - 1)
+    yield from within(f"{prefix}offset", position.offset, 0, INT64_MAX)
 
 
-def _bounds(selection: Selection, count_max: int) -> Iterator[tuple[str, int, int]]:
-    yield "max_count", selection.max_count, count_max
-    yield "max_bytes", selection.max_bytes, limits.PULL_BYTES_MAX
-    yield "wait_ms", selection.wait_ms, limits.WAIT_MS_MAX
-    yield "encoding", selection.encoding, _ENCODING_MAX
+def _bounds(prefix: str, selection: Selection, count_max: int) -> Iterator[Violation]:
+    yield from within(f"{prefix}max_count", selection.max_count, 0, count_max)
+    yield from within(f"{prefix}max_bytes", selection.max_bytes, 0, limits.PULL_BYTES_MAX)
+    yield from within(f"{prefix}wait_ms", selection.wait_ms, 0, limits.WAIT_MS_MAX)
+    yield from within(f"{prefix}encoding", selection.encoding, 0, _ENCODING_MAX)
 
 
 _ENCODING_MAX = max(Encoding)
@@ -155,6 +132,6 @@ def _receipt_violations(count: int) -> Iterator[Violation]:
 
 
 def _lease_violations(invisible_ms: int, zero: str) -> Iterator[Violation]:
-    if invisible_ms and not limits.INVISIBLE_MS_MIN <= invisible_ms <= limits.INVISIBLE_MS_MAX:
-        bounds = f"{limits.INVISIBLE_MS_MIN} and {limits.INVISIBLE_MS_MAX} (12 h)"
-        yield Violation("invisible_ms", f"{invisible_ms} is not within {bounds}; {zero}")
+    if invisible_ms:
+        least, most = limits.INVISIBLE_MS_MIN, limits.INVISIBLE_MS_MAX
+        yield from within("invisible_ms", invisible_ms, least, most, note=f" (12 h); {zero}")

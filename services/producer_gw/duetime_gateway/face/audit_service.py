@@ -4,12 +4,13 @@ from typing import Any
 
 import grpc
 from duetime.v1 import audit_pb2 as pb
-from duetime_core.errors import InvalidArgument, Violation
+from duetime_core.errors import InvalidArgument, Violation, refuse
 from duetime_core.metadata import AuditFilter, AuditPlace, AuditRow, AuditTable
+from duetime_format.errors import within
 from duetime_format.limits import AUDIT_COUNT_DEFAULT, AUDIT_COUNT_MAX
 
 from duetime_gateway.face.callers import Context
-from duetime_gateway.rules import INT64_MAX, outside, refuse
+from duetime_gateway.rules import INT64_MAX
 
 
 class AuditService:
@@ -27,12 +28,9 @@ class AuditService:
         }
 
     async def list(self, request: pb.ListAuditEventsRequest, context: Context) -> pb.ListAuditEventsResponse:
-        bounds = (
-            ("from_ms", request.from_ms, INT64_MAX),
-            ("before_ms", request.before_ms, INT64_MAX),
-            ("max_count", request.max_count, AUDIT_COUNT_MAX),
-        )
-        refuse(outside(*bounds))
+        found = within("from_ms", request.from_ms, 0, INT64_MAX)
+        found += within("before_ms", request.before_ms, 0, INT64_MAX)
+        refuse(found + within("max_count", request.max_count, 0, AUDIT_COUNT_MAX))
         wanted = AuditFilter(request.from_ms, request.before_ms, request.user, request.method)
         after = _place(request.page_token) if request.page_token else None
         page = await self._table.page(wanted, request.max_count or AUDIT_COUNT_DEFAULT, after)

@@ -19,7 +19,7 @@ from duetime.v1 import externalscaler_pb2 as pb
 from duetime.v1 import gateway_pb2
 from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError, InvalidArgument, Violation
-from duetime_format.admission import topic_violations
+from duetime_format.admission import group_violations, topic_violations
 from duetime_format.lengths import parse_ms
 from duetime_format.limits import LANES_AHEAD_MS_MAX
 from duetime_format.texts import shown
@@ -27,7 +27,6 @@ from duetime_format.texts import shown
 from duetime_gateway.administration.lanes import lanes_of
 from duetime_gateway.administration.work import GroupWork
 from duetime_gateway.errors import shard_unavailable
-from duetime_gateway.rules import group_violations
 from duetime_gateway.shards.shards import Shards
 
 SERVICE_NAME = "externalscaler.ExternalScaler"

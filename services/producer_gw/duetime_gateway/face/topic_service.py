@@ -5,6 +5,8 @@ from typing import Any
 import grpc
 from duetime.v1 import gateway_pb2
 from duetime_core.access.callers import sharer
+from duetime_core.errors import refuse
+from duetime_format.errors import within
 from duetime_format.limits import LITE_PAGE_COUNT, LITE_PAGE_COUNT_MAX
 
 from duetime_gateway.access import permit
@@ -14,7 +16,7 @@ from duetime_gateway.face.callers import Context
 from duetime_gateway.face.reads import description_message, route_message, topic_message
 from duetime_gateway.routing.places import Places
 from duetime_gateway.routing.topics import Topics
-from duetime_gateway.rules import check_group, check_group_reads, check_topic, outside, refuse
+from duetime_gateway.rules import check_group, check_group_reads, check_topic
 
 
 class TopicService:
@@ -66,7 +68,7 @@ class TopicService:
         check_group_reads("topic", request.topic)
         if request.group:
             check_group("group", request.group)
-        refuse(outside(("max_count", request.max_count, LITE_PAGE_COUNT_MAX)))
+        refuse(within("max_count", request.max_count, 0, LITE_PAGE_COUNT_MAX))
         max_count = request.max_count or LITE_PAGE_COUNT
         found = await self._places.lite_topics(request.topic, request.group, request.after, max_count)
         return gateway_pb2.ListLiteTopicsResponse(lite_topics=[gateway_pb2.LiteTopic(**one._asdict()) for one in found])

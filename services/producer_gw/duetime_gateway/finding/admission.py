@@ -3,11 +3,12 @@
 Each `check_` raises InvalidArgument with all violations that can be found without knowing the topic.
 """
 
-from duetime_core.errors import Violation
+from duetime_core.errors import Violation, refuse
 from duetime_format import limits
+from duetime_format.errors import within
 
 from duetime_gateway.queries import IdQuery, KeyQuery, OffsetSearch
-from duetime_gateway.rules import INT64_MAX, outside, read_violations, refuse
+from duetime_gateway.rules import INT64_MAX, read_violations
 
 
 def check_query(query: KeyQuery) -> None:
@@ -16,8 +17,9 @@ def check_query(query: KeyQuery) -> None:
     if query.key and query.tag:
         found.append(Violation("tag", "is given beside a key: only one of them can be looked up"))
     found += _text_violations("tag", query.tag) if query.tag else _text_violations("key", query.key)
-    found += outside(("from_ms", query.from_ms, INT64_MAX), ("to_ms", query.to_ms, INT64_MAX))
-    found += outside(("max_count", query.max_count, limits.QUERY_COUNT_MAX))
+    found += within("from_ms", query.from_ms, 0, INT64_MAX)
+    found += within("to_ms", query.to_ms, 0, INT64_MAX)
+    found += within("max_count", query.max_count, 0, limits.QUERY_COUNT_MAX)
     refuse(found)
 
 
@@ -31,7 +33,7 @@ def check_id(query: IdQuery) -> None:
 def check_search(search: OffsetSearch) -> None:
     """See the module."""
     found = list(read_violations("topic", search.topic))
-    found += outside(("queue", search.queue, limits.QUEUE_COUNT_MAX - 1))
+    found += within("queue", search.queue, 0, limits.QUEUE_COUNT_MAX - 1)
     if search.at is None:
         found.append(Violation("at_ms", "none of at_ms, earliest and latest is set"))
     refuse(found)

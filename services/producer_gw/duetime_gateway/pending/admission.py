@@ -6,14 +6,15 @@ Each `check_` raises InvalidArgument; a `_violations` checks one message of a ba
 from collections.abc import Iterator
 
 from duetime.v1 import consumer_pb2, pending_pb2
-from duetime_core.errors import InvalidArgument, Violation
+from duetime_core.errors import InvalidArgument, Violation, refuse
 from duetime_format import limits
-from duetime_format.admission import delay_violations, due_violations, topic_violations
+from duetime_format.admission import delay_violations, due_violations, group_violations, topic_violations
+from duetime_format.errors import within
 from duetime_format.lanes import TIMER_LANE_FIRST, TIMER_LANES_MAX
 from duetime_format.names import is_group_topic
 from duetime_format.texts import shown
 
-from duetime_gateway.rules import INT64_MAX, group_violations, outside, refuse
+from duetime_gateway.rules import INT64_MAX
 
 _INT32_MAX = (1 << 31) - 1
 
@@ -32,11 +33,9 @@ def ref_violations(ref: pending_pb2.PendingRef) -> list[Violation]:
         found.append(Violation("message_id", text))
     # A waiting retry is named by its group's topic, and has fired.
     found += topic_violations("topic", ref.topic, system=is_group_topic(ref.topic)) if ref.topic else ()
-    lane_max = TIMER_LANE_FIRST + TIMER_LANES_MAX - 1
-    return [
-        *found,
-        *outside(("shard", ref.shard, _INT32_MAX), ("lane", ref.lane, lane_max), ("entry", ref.entry, INT64_MAX)),
-    ]
+    found += within("shard", ref.shard, 0, _INT32_MAX)
+    found += within("lane", ref.lane, 0, TIMER_LANE_FIRST + TIMER_LANES_MAX - 1)
+    return found + within("entry", ref.entry, 0, INT64_MAX)
 
 
 def reschedule_violations(
@@ -64,7 +63,7 @@ def reschedule_violations(
 
 def check_list(request: pending_pb2.ListPendingRequest) -> None:
     """See the module."""
-    refuse([*_filter(request.filter), *outside(("max_count", request.max_count, limits.PENDING_COUNT_MAX))])
+    refuse([*_filter(request.filter), *within("max_count", request.max_count, 0, limits.PENDING_COUNT_MAX)])
 
 
 def check_cancel_matching(wanted: pending_pb2.PendingFilter) -> None:
@@ -77,7 +76,7 @@ def check_cancel_matching(wanted: pending_pb2.PendingFilter) -> None:
 
 def check_list_retries(request: consumer_pb2.ListRetriesRequest) -> None:
     """See the module."""
-    refuse([*_retries(request.filter), *outside(("max_count", request.max_count, limits.PENDING_COUNT_MAX))])
+    refuse([*_retries(request.filter), *within("max_count", request.max_count, 0, limits.PENDING_COUNT_MAX)])
 
 
 def check_retry_filter(wanted: consumer_pb2.RetryFilter) -> None:
@@ -116,7 +115,8 @@ def _text(field: str, text: str) -> Iterator[Violation]:
 
 
 def _range(prefix: str, from_ms: int, before_ms: int) -> list[Violation]:
-    found = outside((f"{prefix}due_from_ms", from_ms, INT64_MAX), (f"{prefix}due_before_ms", before_ms, INT64_MAX))
+    found = within(f"{prefix}due_from_ms", from_ms, 0, INT64_MAX)
+    found += within(f"{prefix}due_before_ms", before_ms, 0, INT64_MAX)
     if 0 < before_ms <= from_ms:
         found.append(Violation(f"{prefix}due_before_ms", f"{before_ms} is not above due_from_ms, {from_ms}"))
     return found

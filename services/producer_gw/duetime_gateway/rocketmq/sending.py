@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from duetime.v1 import gateway_pb2, message_pb2, pending_pb2, transactions_pb2
-from duetime_core.errors import DueTimeError
+from duetime_core.errors import DueTimeError, refuse
 from duetime_core.rpc.calls import refused
 from duetime_format.admission import topic_violations
 
@@ -24,7 +24,7 @@ from duetime_gateway.rocketmq.routes import types_of
 from duetime_gateway.rocketmq.transactions import TransactionIds
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
 from duetime_gateway.routing.places import Places
-from duetime_gateway.rules import check_topic, refuse
+from duetime_gateway.rules import check_topic
 from duetime_gateway.sending.sender import Sender
 from duetime_gateway.transactions.columns import Ends
 from duetime_gateway.transactions.ending import Decision, Ender

@@ -10,6 +10,7 @@ from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError
 from duetime_core.limits.seats import Seats
 from duetime_core.metadata import Groups
+from duetime_format.admission import group_violations
 from duetime_format.levels import DelayLevels
 
 from duetime_gateway.access import permit
@@ -24,7 +25,6 @@ from duetime_gateway.rocketmq.names import stored
 from duetime_gateway.rocketmq.routes import endpoints_of
 from duetime_gateway.rocketmq.sessions import Session
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
-from duetime_gateway.rules import group_violations
 
 # Delay of a second copy: the Node client misses settings that come before its last route, and then waits forever.
 AGAIN_MS = 1_000

@@ -16,6 +16,7 @@ from duetime_core.clock import Clock, turn
 from duetime_core.errors import DueTimeError
 from duetime_core.metadata import Groups
 from duetime_format import limits
+from duetime_format.admission import group_violations
 from duetime_format.names import (
     CANCELLED_TOPIC,
     CHECKS_TOPIC,
@@ -32,7 +33,6 @@ from duetime_format.names import (
 
 from duetime_gateway.routing.catalog import ShardTopic, TopicCatalog
 from duetime_gateway.routing.table import RouteTable
-from duetime_gateway.rules import group_violations
 from duetime_gateway.shards.shard import Shard
 from duetime_gateway.shards.shards import Shards
 

@@ -11,10 +11,11 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from duetime_core.clock import Clock, turn
-from duetime_core.errors import AlreadyExists, DueTimeError, InvalidArgument, Unavailable
+from duetime_core.errors import AlreadyExists, DueTimeError, InvalidArgument, Unavailable, refuse
 from duetime_core.metadata import Stored
 from duetime_core.rpc.gathering import Gathering
 from duetime_format.admission import topic_violations
+from duetime_format.errors import within
 from duetime_format.levels import DELAY_MS_MAX
 from duetime_format.limits import GROUPS_MAX, QUEUE_COUNT_MAX
 from duetime_format.names import is_group_topic
@@ -22,7 +23,6 @@ from duetime_format.names import is_group_topic
 from duetime_gateway.routing.adoption import MissingTopics
 from duetime_gateway.routing.catalog import NewTopic, TopicCatalog, TopicInfo, topic_not_found
 from duetime_gateway.routing.table import RouteTable
-from duetime_gateway.rules import outside, refuse
 from duetime_gateway.shards.route import Route, place
 
 # Age up to which the route of a group's topic is used without another look-up.
@@ -276,9 +276,9 @@ class Topics:
 
 def check_new_topic(name: str, queue_count: int, max_delay_ms: int = 0, message_type: int = 0) -> None:
     """Raises: InvalidArgument: lists all violations."""
-    bounds = ("queue_count", queue_count, QUEUE_COUNT_MAX), ("max_delay_ms", max_delay_ms, DELAY_MS_MAX)
-    types = ("message_type", message_type, len(TYPES) - 1)
-    refuse([*topic_violations("name", name), *outside(*bounds, types)])
+    found = [*topic_violations("name", name), *within("queue_count", queue_count, 0, QUEUE_COUNT_MAX)]
+    found += within("max_delay_ms", max_delay_ms, 0, DELAY_MS_MAX)
+    refuse(found + within("message_type", message_type, 0, len(TYPES) - 1))
 
 
 def _why_not(question: TopicQuestion, gone: Set[str], refused: Mapping[str, DueTimeError]) -> DueTimeError:

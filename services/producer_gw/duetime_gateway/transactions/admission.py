@@ -5,20 +5,21 @@ Prepare.
 """
 
 from duetime.v1 import transactions_pb2 as pb
-from duetime_core.errors import Violation
+from duetime_core.errors import Violation, refuse
 from duetime_format import limits
-from duetime_format.admission import topic_violations
+from duetime_format.admission import group_violations, topic_violations
+from duetime_format.errors import within
 from duetime_format.texts import shown
 
-from duetime_gateway.rules import INT64_MAX, check_group, group_violations, outside, refuse
+from duetime_gateway.rules import INT64_MAX, check_group
 
 LISTED = (pb.TRANSACTION_STATE_UNSPECIFIED, pb.TRANSACTION_STATE_OPEN, pb.TRANSACTION_STATE_GIVEN_UP)
 
 
 def check_prepare(group: str, check_immunity_s: int) -> None:
     """See the module."""
-    immunity = "check_immunity_s", check_immunity_s, limits.CHECK_IMMUNITY_S_MAX
-    refuse([*group_violations("group", group), *outside(immunity)])
+    immunity = within("check_immunity_s", check_immunity_s, 0, limits.CHECK_IMMUNITY_S_MAX)
+    refuse([*group_violations("group", group), *immunity])
 
 
 def check_ends(group: str, count: int) -> None:
@@ -52,11 +53,8 @@ def check_list(request: pb.ListTransactionsRequest) -> None:
         known = {number: name for name, number in pb.TransactionState.items()}
         name = known.get(request.state, str(request.state)).removeprefix("TRANSACTION_STATE_")
         found.append(Violation("state", f"{name} is not listed; OPEN and GIVEN_UP are"))
-    found += outside(
-        ("prepared_before_ms", request.prepared_before_ms, INT64_MAX),
-        ("page_size", request.page_size, limits.TRANSACTIONS_PAGE_MAX),
-    )
-    refuse(found)
+    found += within("prepared_before_ms", request.prepared_before_ms, 0, INT64_MAX)
+    refuse(found + within("page_size", request.page_size, 0, limits.TRANSACTIONS_PAGE_MAX))
 
 
 def check_get(text: str, topic: str) -> None:

@@ -3,7 +3,8 @@
 from collections.abc import Awaitable, Callable
 
 from duetime.v1 import consumer_pb2
-from duetime_core.errors import FailedPrecondition, InvalidArgument, Violation
+from duetime_core.errors import FailedPrecondition, InvalidArgument, Violation, refuse
+from duetime_format.errors import within
 from duetime_format.events import Key
 from duetime_format.names import dlq_topic, retry_topic
 
@@ -192,9 +193,8 @@ class GroupAdmin:
         if wanted == "at_ms":
             return await first_stored_at(walk, self._store.log, queue, request.at_ms)
         if wanted == "offset":
-            if not queue.min_offset <= request.offset <= queue.max_offset:
-                bounds = f"{queue.min_offset} and {queue.max_offset} of queue {queue.queue} of {queue.topic}"
-                raise InvalidArgument([Violation("offset", f"{request.offset} is not within {bounds}")])
+            note = f" of queue {queue.queue} of {queue.topic}"
+            refuse(within("offset", request.offset, queue.min_offset, queue.max_offset, note=note))
             return request.offset
         return queue.max_offset if wanted == "latest" else queue.min_offset
 

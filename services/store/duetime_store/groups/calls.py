@@ -3,13 +3,14 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from duetime.v1 import consumer_pb2, store_pb2
-from duetime_core.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound, Violation
+from duetime.v1 import consumer_pb2, leases_pb2, store_pb2
+from duetime_core.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound, Violation, refuse
 from duetime_core.telemetry.logs import sparing
 from duetime_format import limits, receipts
+from duetime_format.admission import lite_violations
+from duetime_format.errors import within
 from duetime_format.events import Letter
-from duetime_format.names import is_lite_topic, lite_key
-from duetime_format.texts import shown
+from duetime_format.names import lite_key
 
 from duetime_store.groups import dead_letters
 from duetime_store.groups.admin import GroupAdmin
@@ -178,14 +179,11 @@ class GroupCalls:
         _check(request.group, [one.receipt for one in request.deferrals], limits.NACKS_MAX)
         faults = []
         for one in request.deferrals:
-            if not 0 <= one.delay_ms <= limits.BACKOFF_MS_MAX:
-                bounds = f"0 and {limits.BACKOFF_MS_MAX}"
-                faults.append(Violation("deferrals.delay_ms", f"{one.delay_ms} is not within {bounds}"))
+            faults += within("deferrals.delay_ms", one.delay_ms, 0, limits.BACKOFF_MS_MAX)
             if len(one.history) > HISTORY_BYTES_MAX:
                 text = f"{len(one.history)} bytes; the limit is {HISTORY_BYTES_MAX}"
                 faults.append(Violation("deferrals.history", text))
-        if faults:
-            raise InvalidArgument(faults)
+        refuse(faults)
         deferrals = [(one.receipt, one.delay_ms, one.history) for one in request.deferrals]
         statuses, times = self._groups.defer(request.group, deferrals)
         await self._receiver.durable()
@@ -296,20 +294,12 @@ class GroupCalls:
 def asked_of(request: consumer_pb2.ReceiveRequest, peer: str, caller: str, wanted: Filter) -> Asked:
     """Raises: InvalidArgument."""
     check_group(request.group)
-    faults = []
-    if not 0 <= request.max_count <= limits.RECEIVE_COUNT_MAX:
-        faults.append(Violation("max_count", f"{request.max_count} is not within 0 and {limits.RECEIVE_COUNT_MAX}"))
-    if not 0 <= request.max_bytes <= limits.PULL_BYTES_MAX:
-        faults.append(Violation("max_bytes", f"{request.max_bytes} is not within 0 and {limits.PULL_BYTES_MAX}"))
-    if not 0 <= request.wait_ms <= limits.WAIT_MS_MAX:
-        faults.append(Violation("wait_ms", f"{request.wait_ms} is not within 0 and {limits.WAIT_MS_MAX}"))
-    if not 0 <= request.max_attempts <= limits.ATTEMPTS_MAX:
-        faults.append(Violation("max_attempts", f"{request.max_attempts} is not within 0 and {limits.ATTEMPTS_MAX}"))
+    faults = take_violations("", request)
+    faults += within("max_attempts", request.max_attempts, 0, limits.ATTEMPTS_MAX)
     if not request.queues and not request.retry_queues:
         faults.append(Violation("queues", "is empty"))
-    faults += _lite_faults(request)
-    if faults:
-        raise InvalidArgument(faults)
+    faults += lite_violations(request.lite_topics, request.tags, request.sql)
+    refuse(faults)
     if request.invisible_ms:
         _check_invisible(request.invisible_ms)
     return Asked(
@@ -331,19 +321,11 @@ def asked_of(request: consumer_pb2.ReceiveRequest, peer: str, caller: str, wante
     )
 
 
-def _lite_faults(request: consumer_pb2.ReceiveRequest) -> list[Violation]:
-    if not request.lite_topics:
-        return []
-    faults = []
-    if len(request.lite_topics) > limits.LITE_SUBSCRIPTIONS_MAX:
-        text = f"{len(request.lite_topics)} lite topics exceed the limit of {limits.LITE_SUBSCRIPTIONS_MAX}"
-        faults.append(Violation("lite_topics", text))
-    if (wrong := next((one for one in request.lite_topics if not is_lite_topic(one)), None)) is not None:
-        text = f"{shown(wrong)} is not 1 to {limits.LITE_CHARS_MAX} characters of [%|a-zA-Z0-9_-]"
-        faults.append(Violation("lite_topics", text))
-    if request.tags not in ("", "*") or request.sql:
-        faults.append(Violation("tags", "a filter cannot be combined with lite_topics"))
-    return faults
+def take_violations(prefix: str, take: consumer_pb2.ReceiveRequest | leases_pb2.Take) -> list[Violation]:
+    """Violations of the amounts and the wait. `prefix` precedes the fields."""
+    found = within(f"{prefix}max_count", take.max_count, 0, limits.RECEIVE_COUNT_MAX)
+    found += within(f"{prefix}max_bytes", take.max_bytes, 0, limits.PULL_BYTES_MAX)
+    return found + within(f"{prefix}wait_ms", take.wait_ms, 0, limits.WAIT_MS_MAX)
 
 
 def numbers_of(request: consumer_pb2.ReceiveRequest) -> dict[tuple[bool, int], int]:
@@ -360,9 +342,7 @@ def _check(group: str, names: Sequence[bytes], most: int) -> None:
 
 
 def _check_invisible(invisible_ms: int) -> None:
-    if not limits.INVISIBLE_MS_MIN <= invisible_ms <= limits.INVISIBLE_MS_MAX:
-        bounds = f"{limits.INVISIBLE_MS_MIN} and {limits.INVISIBLE_MS_MAX}"
-        raise InvalidArgument([Violation("invisible_ms", f"{invisible_ms} is not within {bounds}")])
+    refuse(within("invisible_ms", invisible_ms, limits.INVISIBLE_MS_MIN, limits.INVISIBLE_MS_MAX))
 
 
 def _as_statuses(statuses: list[int]) -> Any:

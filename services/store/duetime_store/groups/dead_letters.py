@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
-from duetime_core.errors import InvalidArgument, Violation
+from duetime_core.errors import InvalidArgument, Violation, refuse
 from duetime_core.ondisk.gone import GoneLetters
+from duetime_format.errors import within
 from duetime_format.names import DLQ_PREFIX
 from duetime_format.texts import shown
 from duetime_format.units import FILLER_SIZE
@@ -115,6 +116,4 @@ def check_place(store: Store, topic: str, queue: int, offset: int) -> None:
     """Raises: InvalidArgument: no dead letter is or was there. NotFound: no such queue."""
     check_topic(topic)
     found = store.queues.find(topic, queue)
-    if not 0 <= offset < found.max_offset:
-        bounds = f"is not within 0 and {found.max_offset - 1} of queue {queue} of {topic}"
-        raise InvalidArgument([Violation("offset", f"{offset} {bounds}")])
+    refuse(within("offset", offset, 0, found.max_offset - 1, note=f" of queue {queue} of {topic}"))

@@ -18,13 +18,13 @@ from typing import Any
 
 import structlog
 from duetime.v1 import gateway_pb2
-from duetime_core.errors import DiskFull, InvalidArgument, Unavailable, Violation
+from duetime_core.errors import DiskFull, InvalidArgument, Unavailable, Violation, refuse
 from duetime_core.limits.seats import Seats
 from duetime_core.ondisk.pops import Pop
 from duetime_core.telemetry.logs import sparing
-from duetime_format import limits
-from duetime_format.names import is_name, is_system_topic
-from duetime_format.texts import shown
+from duetime_format.admission import group_violations
+from duetime_format.errors import within
+from duetime_format.names import is_system_topic
 
 from duetime_store.files import configs
 from duetime_store.files.directory import StoreDirectory
@@ -264,9 +264,7 @@ def _is_number(key: object) -> bool:
 
 def check_group(group: str) -> None:
     """Raises: InvalidArgument."""
-    if not 1 <= len(group) <= limits.GROUP_CHARS_MAX or not is_name(group):
-        text = f"{shown(group)} is not 1 to {limits.GROUP_CHARS_MAX} characters of [%|a-zA-Z0-9_-]"
-        raise InvalidArgument([Violation("group", text)])
+    refuse(list(group_violations("group", group)))
 
 
 def check_offsets(queues: Queues, topic: str, positions: Sequence[gateway_pb2.QueuePosition]) -> dict[int, int]:
@@ -281,12 +279,8 @@ def check_offsets(queues: Queues, topic: str, positions: Sequence[gateway_pb2.Qu
     found, faults = {}, []
     for position in positions:
         queue = queues.find(topic, position.shard_queue)
-        if not queue.min_offset <= position.offset <= queue.max_offset:
-            bounds = f"is not within {queue.min_offset} and {queue.max_offset}"
-            faults.append(
-                Violation("queues.offset", f"{position.offset} {bounds} of queue {position.queue} of {topic}")
-            )
+        note = f" of queue {position.queue} of {topic}"
+        faults += within("queues.offset", position.offset, queue.min_offset, queue.max_offset, note=note)
         found[position.shard_queue] = position.offset
-    if faults:
-        raise InvalidArgument(faults)
+    refuse(faults)
     return found

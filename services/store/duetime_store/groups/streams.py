@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from duetime.v1 import consumer_pb2, leases_pb2
-from duetime_core.errors import DueTimeError, InvalidArgument, Unavailable, Violation
+from duetime_core.errors import DueTimeError, Unavailable, refuse
 from duetime_core.limits.room import Room
 from duetime_core.limits.traffic import COUNTED_BYTES_MIN
 from duetime_core.rpc.calls import fault_of
@@ -19,7 +19,7 @@ from duetime_format import limits, receipts
 from duetime_format.ranges import ranges
 
 from duetime_store.groups import acking
-from duetime_store.groups.calls import asked_of, numbers_of
+from duetime_store.groups.calls import asked_of, numbers_of, take_violations
 from duetime_store.groups.fetch import Asked, Given
 from duetime_store.groups.groups import Groups
 from duetime_store.groups.receiving import Receiver
@@ -136,7 +136,7 @@ class _Stream(LeaseStream):
 
     def _asked(self, asked: Asked, take: leases_pb2.Take) -> Asked:
         """Raises: InvalidArgument."""
-        _check(take)
+        refuse(take_violations("takes.", take))
         return replace(
             asked,
             max_count=take.max_count or limits.RECEIVE_COUNT_DEFAULT,
@@ -171,19 +171,3 @@ class _Stream(LeaseStream):
                 self._parts.flusher.wake()
 
         return Answer(taken, size, done)
-
-
-def _check(take: leases_pb2.Take) -> None:
-    """Raises: InvalidArgument."""
-    bounds = (
-        ("max_count", take.max_count, limits.RECEIVE_COUNT_MAX),
-        ("max_bytes", take.max_bytes, limits.PULL_BYTES_MAX),
-        ("wait_ms", take.wait_ms, limits.WAIT_MS_MAX),
-    )
-    faults = [
-        Violation(f"takes.{field}", f"{value} is not within 0 and {most}")
-        for field, value, most in bounds
-        if not 0 <= value <= most
-    ]
-    if faults:
-        raise InvalidArgument(faults)

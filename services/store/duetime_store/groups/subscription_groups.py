@@ -16,8 +16,9 @@ from typing import Any
 import structlog
 from duetime.v1 import consumer_pb2, message_pb2
 from duetime_core.clock import Clock
-from duetime_core.errors import DiskFull, InvalidArgument, Unavailable, Violation
+from duetime_core.errors import DiskFull, Unavailable, refuse
 from duetime_format import limits
+from duetime_format.errors import within
 
 from duetime_store.files import configs
 from duetime_store.files.directory import StoreDirectory
@@ -65,9 +66,7 @@ class SubscriptionGroups:
             InvalidArgument: the number of attempts is out of range.
             DiskFull, Unavailable: it was not written.
         """
-        if not 0 <= group.retry.max_attempts <= limits.ATTEMPTS_MAX:
-            text = f"{group.retry.max_attempts} is not within 0 and {limits.ATTEMPTS_MAX}"
-            raise InvalidArgument([Violation("retry.max_attempts", text)])
+        refuse(within("retry.max_attempts", group.retry.max_attempts, 0, limits.ATTEMPTS_MAX))
         retries = (group.retry.max_attempts or limits.DELIVERIES_DEFAULT) - 1
         self._changes[group.name] = (retries, group.ordered)
         await self._write()

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from duetime.v1 import pending_pb2, store_pb2
-from duetime_core.errors import InvalidArgument, Violation
+from duetime_core.errors import InvalidArgument, Violation, refuse
 from duetime_format import record
+from duetime_format.errors import within
 from duetime_format.lanes import is_timer_lane, lane_of
 from duetime_format.levels import DELAY_MS_MAX
 from duetime_format.limits import BODY_BYTES_MAX, REQUEST_ID_CHARS_MAX
@@ -74,8 +75,8 @@ def _rescheduling(one: store_pb2.Replacement) -> Rescheduling:
     value = asked.delay_ms if asked.WhichOneof("due") == "delay_ms" else asked.deliver_at_ms
     if asked.WhichOneof("due") is None:
         faults.append(Violation("reschedule.due", "neither delay_ms nor deliver_at_ms is set"))
-    elif asked.WhichOneof("due") == "delay_ms" and not 0 <= value <= DELAY_MS_MAX:
-        faults.append(Violation("reschedule.delay_ms", f"{value} is not within 0 and {DELAY_MS_MAX}"))
+    elif asked.WhichOneof("due") == "delay_ms":
+        faults += within("reschedule.delay_ms", value, 0, DELAY_MS_MAX)
     elif value < 0:
         faults.append(Violation("reschedule.deliver_at_ms", f"{value} is below 0"))
     if len(asked.body) > BODY_BYTES_MAX:
@@ -84,8 +85,7 @@ def _rescheduling(one: store_pb2.Replacement) -> Rescheduling:
     if named and not (len(named) <= REQUEST_ID_CHARS_MAX and named.isascii() and named.isalnum()):
         text = f"{len(named)} characters are not 1 to {REQUEST_ID_CHARS_MAX} letters and digits"
         faults.append(Violation("reschedule.request_id", text))
-    if faults:
-        raise InvalidArgument(faults)
+    refuse(faults)
     ref: pending_pb2.PendingRef = one.message if one.HasField("message") else asked.message
     body = asked.body if asked.HasField("body") else None
     return Rescheduling(Target.of(ref), Asked(value, asked.WhichOneof("due") == "delay_ms"), body, named)
@@ -95,10 +95,8 @@ def _upserting(one: store_pb2.Replacement) -> Upserting:
     faults = []
     if one.HasField("message"):
         faults.append(Violation("message", "is only for reschedule; a record replaces by its topic and key"))
-    if not 0 <= one.max_wait_ms <= DELAY_MS_MAX:
-        faults.append(Violation("max_wait_ms", f"{one.max_wait_ms} is not within 0 and {DELAY_MS_MAX}"))
-    if faults:
-        raise InvalidArgument(faults)
+    faults += within("max_wait_ms", one.max_wait_ms, 0, DELAY_MS_MAX)
+    refuse(faults)
     intake = parse(one.record)
     if intake.count != 1:
         raise InvalidArgument([Violation("record", f"{intake.count} records are not 1")])

@@ -17,11 +17,12 @@ from typing import NamedTuple
 
 import numpy as np
 from duetime.v1 import message_pb2, pending_pb2
-from duetime_core.errors import InvalidArgument, Violation
+from duetime_core.errors import InvalidArgument, Violation, refuse
 from duetime_core.rpc.attempts import failed_attempts
 from duetime_format import attempts as histories
 from duetime_format import limits, record
 from duetime_format.columns import SEVERAL_KEYS, values
+from duetime_format.errors import within
 from duetime_format.lanes import Place, is_timer_lane
 from duetime_format.names import is_group_topic
 from duetime_format.properties import as_text, decode_properties
@@ -173,16 +174,12 @@ class PendingList:
 
     def _asked(self, request: pending_pb2.ListPendingRequest) -> tuple[int, Spot, _Wanted]:
         asked = request.filter
-        violations = []
-        if not 0 <= request.max_count <= limits.PENDING_COUNT_MAX:
-            text = f"{request.max_count} is not within 0 and {limits.PENDING_COUNT_MAX}"
-            violations.append(Violation("max_count", text))
+        violations = within("max_count", request.max_count, 0, limits.PENDING_COUNT_MAX)
         before_ms = asked.due_before_ms or _TIME_END
         if not 0 <= asked.due_from_ms < before_ms:
             text = f"{before_ms} is not above due_from_ms, {asked.due_from_ms}, or that is below 0"
             violations.append(Violation("filter.due_before_ms", text))
-        if violations:
-            raise InvalidArgument(violations)
+        refuse(violations)
         start = Spot.of(request.page_token) if request.page_token else Spot(-_TIME_END, 0, -1)
         topic = self._store.ledger.numbers.find(asked.topic.encode()) if asked.topic else None
         wanted = _Wanted(asked.topic, topic, asked.key, zlib.crc32(asked.key.encode()), before_ms)

@@ -14,8 +14,9 @@ from types import MappingProxyType
 
 import structlog
 from duetime_core.clock import Clock
-from duetime_core.errors import DiskFull, DueTimeError, InvalidArgument, Overloaded, Unavailable, Violation
+from duetime_core.errors import DiskFull, DueTimeError, InvalidArgument, Overloaded, Unavailable, Violation, refuse
 from duetime_core.ondisk import topics as lines
+from duetime_format.errors import within
 from duetime_format.limits import QUEUE_COUNT_MAX, TOPIC_CHARS_MAX
 from duetime_format.names import is_group_topic, is_internal_topic, is_name, is_system_topic
 from duetime_format.texts import shown
@@ -278,7 +279,4 @@ def check_topic(name: str, count: int) -> None:
         violations.append(
             Violation("name", f"{shown(name)} is not 1 to {TOPIC_CHARS_MAX} characters of [%|a-zA-Z0-9_-]")
         )
-    if not 1 <= count <= QUEUE_COUNT_MAX:
-        violations.append(Violation("queue_count", f"{count} is not within 1 and {QUEUE_COUNT_MAX}"))
-    if violations:
-        raise InvalidArgument(violations)
+    refuse(violations + within("queue_count", count, 1, QUEUE_COUNT_MAX))

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from duetime.v1 import store_pb2
-from duetime_core.errors import InvalidArgument, Violation
+from duetime_core.errors import InvalidArgument, Violation, refuse
 from duetime_core.telemetry.logs import sparing
 from duetime_format import checks
+from duetime_format.errors import within
 from duetime_format.limits import (
     CHECK_GROUPS_MAX,
     CHECKS_REPORTED_MAX,
@@ -206,9 +207,5 @@ def _check_take(request: store_pb2.TakeChecksRequest) -> None:
         found.append(Violation("groups", f"{len(request.groups)} are not 1 to {CHECK_GROUPS_MAX}"))
     if not all(1 <= len(group) <= GROUP_CHARS_MAX for group in request.groups):
         found.append(Violation("groups", f"one is not 1 to {GROUP_CHARS_MAX} characters long"))
-    if not 1 <= request.max_count <= CHECKS_TAKEN_MAX:
-        found.append(Violation("max_count", f"{request.max_count} is not 1 to {CHECKS_TAKEN_MAX}"))
-    if not 0 <= request.wait_ms <= WAIT_MS_MAX:
-        found.append(Violation("wait_ms", f"{request.wait_ms} is not within 0 and {WAIT_MS_MAX}"))
-    if found:
-        raise InvalidArgument(found)
+    found += within("max_count", request.max_count, 1, CHECKS_TAKEN_MAX)
+    refuse(found + within("wait_ms", request.wait_ms, 0, WAIT_MS_MAX))

@@ -24,6 +24,7 @@ from duetime_core.errors import (
     NotFound,
     PermissionDenied,
     Violation,
+    refuse,
 )
 from duetime_core.rpc.calls import fault_of
 from duetime_format import halves, record
@@ -74,8 +75,7 @@ class Asked:
                 violations.append(Violation(name, f"{count} for {len(request.offsets)} ends"))
         if not request.group:
             violations.append(Violation("group", "is empty"))
-        if violations:
-            raise InvalidArgument(violations)
+        refuse(violations)
         self.group = request.group.encode()
         self.given_up = request.given_up
         self.offsets = np.array(request.offsets, np.int64)

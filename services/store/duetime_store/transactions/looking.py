@@ -12,7 +12,7 @@ import numpy as np
 from duetime.v1 import store_pb2, transactions_pb2
 from duetime_core.errors import Ambiguous, InvalidArgument, NotFound, Violation
 from duetime_format import halves, record
-from duetime_format.errors import Damaged
+from duetime_format.errors import Damaged, within
 from duetime_format.halves import COMMITTED, ENDED, GIVEN_UP
 from duetime_format.limits import TRANSACTIONS_PAGE_DEFAULT, TRANSACTIONS_PAGE_MAX
 from duetime_format.names import GIVEN_UP_TOPIC, HALF_TOPIC
@@ -239,9 +239,7 @@ def _asked(request: transactions_pb2.ListTransactionsRequest) -> tuple[str, int,
     violations = []
     if request.state not in (_UNSPECIFIED, OPEN, _GIVEN_UP):
         violations.append(Violation("state", f"{request.state} is not OPEN, GIVEN_UP or UNSPECIFIED"))
-    if not 0 <= request.page_size <= TRANSACTIONS_PAGE_MAX:
-        text = f"{request.page_size} is not within 0 and {TRANSACTIONS_PAGE_MAX}"
-        violations.append(Violation("page_size", text))
+    violations += within("page_size", request.page_size, 0, TRANSACTIONS_PAGE_MAX)
     token = _TOKEN.fullmatch(request.page_token or ("g:0" if request.state == _GIVEN_UP else "o:0"))
     if token is None or (token[1] == "g" and request.state == OPEN) or (token[1] == "o" and request.state == _GIVEN_UP):
         violations.append(Violation("page_token", "was not returned by this call"))

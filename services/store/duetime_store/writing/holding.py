@@ -14,7 +14,8 @@ import asyncio
 from collections.abc import Sequence
 
 import numpy as np
-from duetime_core.errors import DiskFull, InvalidArgument, Overloaded, Violation
+from duetime_core.errors import DiskFull, InvalidArgument, Overloaded, Violation, refuse
+from duetime_format.errors import within
 from duetime_format.limits import AHEAD_MS_MAX
 from duetime_format.plans import PLAN_MS_MAX
 from duetime_format.units import Ints, dues_of
@@ -171,15 +172,14 @@ class Holding:
 def _entries(count: int, first_entry: int, named: Sequence[int] | Ints) -> Ints:
     """The entries of a put of `count` records. Raises: InvalidArgument."""
     if not len(named):
-        if not 0 <= first_entry <= ENTRY_MAX:
-            raise InvalidArgument([Violation("first_entry", f"{first_entry} is not within 0 and {ENTRY_MAX}")])
+        refuse(within("first_entry", first_entry, 0, ENTRY_MAX))
         return np.arange(first_entry, first_entry + count)
     entries = np.asarray(named, np.int64)
     if len(entries) != count:
         raise InvalidArgument([Violation("entries", f"{len(entries)} entries for {count} records")])
-    wrong = np.flatnonzero((entries < 0) | (entries > ENTRY_MAX))
+    wrong = entries[(entries < 0) | (entries > ENTRY_MAX)]
     if len(wrong):
-        raise InvalidArgument([Violation("entries", f"{entries[wrong[0]]} is not within 0 and {ENTRY_MAX}")])
+        refuse(within("entries", int(wrong[0]), 0, ENTRY_MAX))
     return entries
 
 

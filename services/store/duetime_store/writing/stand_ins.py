@@ -4,7 +4,8 @@ from collections.abc import Collection
 
 import structlog
 from duetime.v1 import store_pb2
-from duetime_core.errors import InvalidArgument, Violation
+from duetime_core.errors import Violation, refuse
+from duetime_format.errors import within
 from duetime_format.limits import MEMBER_CHARS_MAX
 
 from duetime_store.lanes.lane import Lane
@@ -71,10 +72,5 @@ def _check(request: store_pb2.StandInRequest) -> None:
     found = []
     if not 1 <= len(request.scheduler) <= MEMBER_CHARS_MAX:
         found.append(Violation("scheduler", f"is not 1 to {MEMBER_CHARS_MAX} characters long"))
-    if not UNASKED_MS_MIN <= request.unasked_ms <= SPAN_MS_MAX:
-        text = f"{request.unasked_ms} is not within {UNASKED_MS_MIN} and {SPAN_MS_MAX}"
-        found.append(Violation("unasked_ms", text))
-    if not 0 <= request.ahead_ms <= SPAN_MS_MAX:
-        found.append(Violation("ahead_ms", f"{request.ahead_ms} is not within 0 and {SPAN_MS_MAX}"))
-    if found:
-        raise InvalidArgument(found)
+    found += within("unasked_ms", request.unasked_ms, UNASKED_MS_MIN, SPAN_MS_MAX)
+    refuse(found + within("ahead_ms", request.ahead_ms, 0, SPAN_MS_MAX))
