@@ -64,7 +64,7 @@ def promtool(*arguments: str | Path) -> str:
         if os.environ.get("DUETIME_TEST_REQUIRE_PROMTOOL"):
             pytest.fail("promtool is missing: Debian's package prometheus has it")
         pytest.skip("promtool is missing: Debian's package prometheus has it")
-    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -228,6 +228,7 @@ async def test_a_topics_limit_holds_at_a_gateway_that_has_not_seen_the_topic(
 
 
 async def progress(tapped: Gateway, *, dry_run: bool = False, **wanted: object) -> list[pb.CancelProgress]:
+    """The answers; the last one has all. On a slow machine there are more."""
     request = pb.CancelMatchingRequest(filter=pb.PendingFilter(**wanted), dry_run=dry_run)  # type: ignore[arg-type]
     return [one async for one in tapped.stub.CancelMatching(request, timeout=WAIT_S)]
 
@@ -236,12 +237,12 @@ async def test_matching_messages_are_cancelled(tapped: Gateway, taps: list[Tappe
     ids = [f"m{n}" for n in range(50)]
     await sent(tapped, *ids, keys=["k"])
     await sent(tapped, *(f"o{n}" for n in range(50)))
-    (counted,) = await progress(tapped, topic="orders", key="k", dry_run=True)
+    *_, counted = await progress(tapped, topic="orders", key="k", dry_run=True)
     assert (counted.matched_count, counted.cancelled_count, counted.seen_count) == (50, 0, 100)
     assert len(await waiting(tapped)) == 100
     page_by(taps, 7)
     fire(taps, "m3")
-    (last,) = await progress(tapped, topic="orders", key="k")
+    *_, last = await progress(tapped, topic="orders", key="k")
     assert (last.matched_count, last.cancelled_count, last.fired_count) == (50, 49, 1)
     assert last.done
     assert last.seen_count == 100
@@ -249,7 +250,7 @@ async def test_matching_messages_are_cancelled(tapped: Gateway, taps: list[Tappe
     taps[1].accept()
     assert {one.message.id[0] for one in await waiting(tapped)} == {"o"}
     # Another call has nothing left to do.
-    (again,) = await progress(tapped, topic="orders", key="k")
+    *_, again = await progress(tapped, topic="orders", key="k")
     assert (again.matched_count, again.done) == (0, True)
 
 
@@ -268,7 +269,7 @@ async def test_progress_comes_as_time_goes_by(
 
 async def test_a_range_of_due_times_is_cancelled(tapped: Gateway, taps: list[TappedStore]) -> None:
     await sent(tapped, *(f"m{n}" for n in range(10)))
-    (last,) = await progress(tapped, due_from_ms=NOW_MS + 10_003, due_before_ms=NOW_MS + 10_006)
+    *_, last = await progress(tapped, due_from_ms=NOW_MS + 10_003, due_before_ms=NOW_MS + 10_006)
     assert last.cancelled_count == 3
     left = [one.message.due_at_ms - NOW_MS for one in await waiting(tapped)]
     assert left == [10_000, 10_001, 10_002, 10_006, 10_007, 10_008, 10_009]
@@ -285,11 +286,12 @@ async def test_finished_work_is_reported_before_an_error(tapped: Gateway, taps: 
     await sent(tapped, *(f"m{n}" for n in range(8)))
     taps[1].refuse(DiskFull("full"), "Cancel")
     call = tapped.stub.CancelMatching(pb.CancelMatchingRequest(filter=pb.PendingFilter(topic="orders")))
-    told = await call.read()
-    assert (told.cancelled_count, told.done) == (4, False)
+    while (told := await call.read()).cancelled_count < 4:
+        assert not told.done
+    assert not told.done
     assert (await error_of(call.read())).details() == "full"
     taps[1].accept()
-    (last,) = await progress(tapped, topic="orders")
+    *_, last = await progress(tapped, topic="orders")
     assert (last.cancelled_count, last.done) == (4, True)
 
 
@@ -345,7 +347,7 @@ async def test_waiting_retries_match_no_filter(tapped: Gateway, taps: list[Tappe
     for number, tap in enumerate(taps):
         await fill(tap.store, timer(f"m{number}", 10_000, topic="%RETRY%g"))
     for dry_run in (True, False):
-        (last,) = await progress(tapped, due_before_ms=NOW_MS + 20_000, dry_run=dry_run)
+        *_, last = await progress(tapped, due_before_ms=NOW_MS + 20_000, dry_run=dry_run)
         assert (last.seen_count, last.matched_count, last.cancelled_count) == (4, 2, 0 if dry_run else 2)
     assert sorted(one.message.id for one in await waiting(tapped)) == ["m0", "m1"]
 
