@@ -34,7 +34,6 @@ KNOWN_MAX = 1_000
 # Signed-out sessions; the oldest are forgotten first.
 ENDED_MAX = 10_000
 _SAFE = ("GET", "HEAD", "OPTIONS")
-_OLDER = ("UNIMPLEMENTED", "PERMISSION_DENIED")
 
 
 @dataclass(frozen=True)
@@ -154,10 +153,6 @@ class Sessions:
         except GatewayError as error:
             if error.code == "UNAUTHENTICATED" and not token:
                 return Viewer(with_users=True, methods=frozenset())
-            if error.code in _OLDER:
-                # Older gateways answer unknown calls in this way.
-                await self._gateway.call("ListTopics", gateway_pb2.ListTopicsRequest(), token)
-                return Viewer(token, with_users=bool(token))
             raise
         return Viewer(token, found.user, with_users=bool(found.user), methods=frozenset(found.methods))
 
@@ -167,12 +162,7 @@ class Sessions:
         Raises:
             GatewayError: UNAUTHENTICATED: the cluster has users, and the token is not one's; or no answer.
         """
-        try:
-            viewer = await self.look(token)
-        except GatewayError as error:
-            if error.code not in _OLDER:
-                raise
-            return
+        viewer = await self.look(token)
         if viewer.with_users and not token:
             raise GatewayError(
                 "UNAUTHENTICATED", "the call has no token: authorization: Bearer TOKEN", reason="TOKEN_MISSING"

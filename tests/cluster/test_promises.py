@@ -219,7 +219,7 @@ async def test_repeated_send_returns_the_place_of_the_first(tmp_path: Path, leve
         stub = gateway_pb2_grpc.GatewayStub(channel)
         messages = [message_pb2.Message(topic="orders", id=f"A{n}", delay_level=level) for n in range(3)]
         first = (await stub.Send(gateway_pb2.SendRequest(messages=messages), timeout=60)).results
-        again = (await stub.Send(gateway_pb2.SendRequest(messages=messages[1:], retry=True), timeout=60)).results
+        again = (await stub.Send(gateway_pb2.SendRequest(messages=messages[1:]), timeout=60)).results
         for before, after in zip(first[1:], again, strict=True):
             assert (after.duplicate, after.queue, after.offset) == (True, before.queue, before.offset)
             assert after.deliver_at_ms == before.deliver_at_ms

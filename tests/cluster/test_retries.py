@@ -234,7 +234,7 @@ async def test_send_repeated_after_failures_returns_the_first_record(group: Grou
     for _ in range(2):
         (result,) = await group.nack(*await receive(group, 1))
         await group.cluster.advance(f"{result.deliver_at_ms - group.now_ms}ms")
-    again = gateway_pb2.SendRequest(messages=[message], retry=True)
+    again = gateway_pb2.SendRequest(messages=[message])
     (told,) = (await group.stub.Send(again, timeout=60)).results
     assert told.duplicate
     assert (told.queue, told.offset, told.deliver_at_ms) == (first.queue, first.offset, first.deliver_at_ms)

@@ -130,9 +130,7 @@ class Behind:
         async with asyncio.timeout(60):
             while True:
                 try:
-                    (result,) = (
-                        await self.stub.Send(gateway_pb2.SendRequest(messages=[message], retry=True), timeout=60)
-                    ).results
+                    (result,) = (await self.stub.Send(gateway_pb2.SendRequest(messages=[message]), timeout=60)).results
                     pull = gateway_pb2.PullRequest(topic=topic, queue=0, max_count=1_024, wait_ms=500)
                     found = await self.stub.Pull(pull, timeout=60)
                 except grpc.aio.AioRpcError:

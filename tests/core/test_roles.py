@@ -48,7 +48,6 @@ EXPECTED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("Describe", "ListLanes"), (GATEWAY, SCHEDULER, OPERATOR)),
     **dict.fromkeys(("ListFiles", "Export"), (GATEWAY, SPARK, OPERATOR)),
     **dict.fromkeys(("ListLaneLeases", "PauseLane", "ResumeLane"), (OPERATOR,)),
-    "PutMessage": (),
 }
 REFUSED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 

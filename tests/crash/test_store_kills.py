@@ -104,11 +104,11 @@ async def write(stub: store_pb2_grpc.StoreStub, writer: int, ledger: Ledger, dic
 
 async def restore(stub: store_pb2_grpc.StoreStub, ledger: Ledger) -> None:
     """Restores due entries until the store is gone."""
-    after = 0
+    following = b""
     while True:
         try:
             due = await stub.PullDue(
-                store_pb2.PullDueRequest(lane=LANE, after=after, max_count=100, max_bytes=MIB, wait_ms=1_000),
+                store_pb2.PullDueRequest(lane=LANE, next=following, max_count=100, max_bytes=MIB, wait_ms=1_000),
                 timeout=DEADLINE_S,
             )
             assert not due.damages
@@ -119,7 +119,7 @@ async def restore(stub: store_pb2_grpc.StoreStub, ledger: Ledger) -> None:
         except grpc.aio.AioRpcError:
             return
         assert not answer.statuses
-        after = ledger.restored = due.first_entry + len(due.sizes)
+        ledger.restored, following = due.first_entry + len(due.sizes), due.next
 
 
 def restored(due: store_pb2.PullDueResponse) -> bytes:

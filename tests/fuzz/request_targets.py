@@ -65,16 +65,14 @@ def sends(data: bytes) -> None:
 def pack_of(data: bytes) -> PackDrafts:
     """Raises: InvalidArgument."""
     request = decode(gateway_pb2.SendRequest.FromString, data)
-    return PackDrafts(request.packs, is_retry=request.retry)
+    return PackDrafts(request.packs)
 
 
 @target(PACKS, TOPICS, cost=2)
 def packs(data: bytes) -> None:
     taken = take_pack(data, routes(SHARDS), rules(), HOST, NOW_MS)
     request, refused = outcome(lambda: decode(gateway_pb2.SendRequest.FromString, data), InvalidArgument)
-    drafts, _ = (
-        outcome(lambda: PackDrafts(request.packs, is_retry=request.retry), InvalidArgument) if request else (None, 0)
-    )
+    drafts, _ = outcome(lambda: PackDrafts(request.packs), InvalidArgument) if request else (None, 0)
     assert taken is None or (refused is None and drafts is not None)
     if drafts is None:
         return

@@ -90,7 +90,7 @@ MESSAGES = [
 ]
 SENDS = [
     *(gateway_pb2.SendRequest(messages=[one]).SerializeToString() for one in MESSAGES),
-    gateway_pb2.SendRequest(messages=MESSAGES[:3], retry=True).SerializeToString(),
+    gateway_pb2.SendRequest(messages=MESSAGES[:3]).SerializeToString(),
 ]
 PACKS = [
     gateway_pb2.SendRequest(

@@ -205,7 +205,7 @@ def test_a_shard_without_timer_lanes_supports_levels_only(fields: dict[str, Any]
     found = fault_of(batch.faults[0])
     assert (found.code, found.reason, found.retriable) == (UNIMPLEMENTED, "NOT_SUPPORTED", False)
     assert [(one.field, one.description) for one in found.violations] == [
-        (field, "shard 0 runs release 0.1, which has no lane for any time; its delay levels are 1s 5s 10s")
+        (field, "shard 0 has no lane for any time; its delay levels are 1s 5s 10s")
     ]
 
 

@@ -111,7 +111,7 @@ async def test_messages_go_to_the_queue_by_its_number_on_the_shard(tmp_path: Pat
     async with two_with_one_topic(tmp_path) as gateway:
         (first,) = await gateway.send(message(b"new", id="N", queue=3, delay_level=level))
         assert (first.shard, first.queue) == (1, 3)
-        (again,) = await gateway.send(message(b"new", id="N", queue=3, delay_level=level), retry=True)
+        (again,) = await gateway.send(message(b"new", id="N", queue=3, delay_level=level))
         assert (again.duplicate, again.shard, again.queue, again.offset) == (True, 1, 3, first.offset)
         if level:
             (lane,) = (await gateway.pull("SCHEDULE_TOPIC_XXXX", 18, encoding=gateway_pb2.PULL_ENCODING_RECORDS),)

@@ -26,7 +26,6 @@ SECOND = bytes(SECOND_PUT_BYTES_MIN)
 
 class Begun(NamedTuple):
     records: bytes
-    retried: list[int]
     timeout_ms: float
 
 
@@ -40,7 +39,7 @@ class Puts:
     async def put(self, one: SharedPut) -> Stored:
         answer = asyncio.get_running_loop().create_future()
         self.answers.append(answer)
-        self.begun.put_nowait(Begun(one.records, list(one.retried), one.timeout_ms))
+        self.begun.put_nowait(Begun(one.records, one.timeout_ms))
         return await answer
 
     async def next(self) -> Begun:
@@ -61,14 +60,11 @@ class Running:
     def submit(
         self,
         *records: bytes,
-        retried: bool = False,
         deadline_ms: float = 1_000,
         order: object | None = None,
         caller: str = "",
     ) -> "asyncio.Future[Stored]":
-        return self.batcher.submit(
-            b"".join(records), len(records), retried=retried, deadline_ms=deadline_ms, order=order, caller=caller
-        )
+        return self.batcher.submit(b"".join(records), len(records), deadline_ms=deadline_ms, order=order, caller=caller)
 
     async def fill(self) -> None:
         """Brings two puts in flight, so that later sends wait."""
@@ -198,14 +194,6 @@ async def test_each_caller_gets_its_slice_of_every_column(running: Running) -> N
         {},
     ]
     assert [one.duplicate_queues for one in (first, second, third)] == [{}, {1: 7}, {}]
-
-
-async def test_only_records_of_repeated_requests_are_marked(running: Running) -> None:
-    running.submit(b"a")
-    running.submit(b"b", b"c", retried=True)
-    running.submit(b"d")
-    running.submit(b"e", retried=True)
-    assert list((await running.puts.next()).retried) == [1, 2, 4]
 
 
 async def test_entries_of_one_order_are_never_in_two_puts_at_once(running: Running) -> None:

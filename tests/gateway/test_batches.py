@@ -12,7 +12,7 @@ from duetime_core.rpc.calls import translate
 from duetime_format.limits import BATCH_BYTES_MAX, BODY_BYTES_MAX
 from duetime_gateway.packing import sends as face
 
-from tests.gateway.conftest import MIB, Gateway, TappedStore, error_of, message, real_store
+from tests.gateway.conftest import MIB, Gateway, error_of, message, real_store
 from tests.tap import WAIT_S
 
 
@@ -165,15 +165,6 @@ async def test_batches_and_sends_share_puts_and_keep_their_parts(gateway: Gatewa
     for number in range(20):
         at = bodies.index(b"%d" % number)
         assert bodies[at : at + 5] == [b"%d" % number] * 5
-
-
-async def test_store_that_knows_no_batches_is_named(tmp_path: Path, tap: TappedStore, way: str) -> None:
-    tap.after["Describe"] = lambda _, answer: answer.ClearField("takes_batches")
-    async with Gateway(tmp_path, {0: tap.port}) as gateway:
-        error = await error_of(gateway.stub.SendBatch(batch(plain(), plain()), timeout=WAIT_S))
-    assert error.code() == grpc.StatusCode.UNIMPLEMENTED
-    assert "cannot store messages all or none" in error.details()
-    assert not tap.requests["PutStream"]
 
 
 async def test_batch_larger_than_a_segment_is_refused_by_the_store(tmp_path: Path) -> None:

@@ -132,11 +132,11 @@ DISTINCT = st.lists(FITTING, min_size=1, max_size=5, unique_by=lambda one: (one.
 SHARDS = st.sampled_from([[0, 0, 0, 0], [3, 7, 3, 1]])
 
 
-@given(REQUESTS, SHARDS, HOSTS, HOSTS, st.booleans())
+@given(REQUESTS, SHARDS, HOSTS, HOSTS)
 def test_fitting_messages_are_taken_as_the_encoder_takes_them(
-    sent: list[message_pb2.Message], shards: list[int], born_host: bytes, store_host: bytes, retry: bool
+    sent: list[message_pb2.Message], shards: list[int], born_host: bytes, store_host: bytes
 ) -> None:
-    request = gateway_pb2.SendRequest(messages=sent, retry=retry)
+    request = gateway_pb2.SendRequest(messages=sent)
     data = request.SerializeToString()
     taken = take_data(data, shards, born_host, store_host)
     named = [(one.topic, one.id) for one in sent if one.id]
@@ -145,7 +145,7 @@ def test_fitting_messages_are_taken_as_the_encoder_takes_them(
         assert len(reference(data, shards).repeats) == len(named) - len(set(named))
         return
     assert taken is not None
-    assert (taken.count, taken.is_retry) == (len(sent), retry)
+    assert taken.count == len(sent)
     assert_same(taken, reference(data, shards, born_host, store_host))
 
 

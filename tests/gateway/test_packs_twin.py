@@ -70,7 +70,7 @@ def take_pack(data: bytes, shards: list[int], born_host: bytes = HOST, store_hos
 def reference(data: bytes, shards: list[int], born_host: bytes = HOST, store_host: bytes = HOST) -> Batch:
     """Raises: DecodeError, InvalidArgument."""
     request = gateway_pb2.SendRequest.FromString(data)
-    drafts = PackDrafts(request.packs, is_retry=request.retry)
+    drafts = PackDrafts(request.packs)
     batch, encoder = Batch(drafts, NOW_MS, born_host), Encoder(rules())
     encoder.encode(batch, range(len(drafts)), routes(shards, store_host))
     return batch
@@ -83,7 +83,7 @@ def test_fitting_packs_are_taken_as_the_encoder_takes_them(
     data = request.SerializeToString()
     taken = take_pack(data, shards, born_host, store_host)
     assert taken is not None
-    assert (taken.count, taken.is_retry) == (len(request.packs[0].sizes), False)
+    assert taken.count == len(request.packs[0].sizes)
     assert_same(taken, reference(data, shards, born_host, store_host))
 
 

@@ -11,7 +11,7 @@ from duetime_format.making import Maker, topic_field
 from duetime_format.properties import encode_properties
 from duetime_gateway.parts import GatewayParts
 from duetime_gateway.queries import Encoding, Extension, Position, Pull, ReceiptStatus, Receive, Selection
-from duetime_gateway.sending.drafts import Caller, DraftList, DraftRequest, Drafts, Rules
+from duetime_gateway.sending.drafts import Caller, DraftList, Drafts, Rules
 from duetime_gateway.sending.outcomes import AllStored, Outcomes
 from duetime_gateway.shards.contract import receipts_of
 from duetime_gateway.shards.route import Route
@@ -30,9 +30,26 @@ def parts(gateway: Gateway) -> GatewayParts:
     return gateway.node.parts
 
 
-async def send(parts: GatewayParts, *drafts: Draft, is_retry: bool = False) -> Outcomes:
-    request = DraftRequest(DraftList(drafts, is_retry), sum(len(draft.body) for draft in drafts))
-    outcome = await (await parts.sender.begin(request, CALLER)).outcome()
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """A request of another protocol without a packer: to send, or to prepare transactions."""
+
+    drafts_: Sequence[Draft]
+    size: int = 0
+    is_batch: bool = False
+
+    def pack(self, rules: Rules, routes: dict[str, Route], arrived_at_ms: int, born_host: bytes) -> None:
+        return None
+
+    def drafts(self) -> Drafts:
+        return DraftList(self.drafts_)
+
+    def transactions(self) -> tuple[str, int]:
+        return "billing", 0
+
+
+async def send(parts: GatewayParts, *drafts: Draft) -> Outcomes:
+    outcome = await (await parts.sender.begin(Drafted(drafts), CALLER)).outcome()
     assert isinstance(outcome, Outcomes)
     return outcome
 
@@ -59,7 +76,7 @@ async def test_drafts_have_an_outcome_each(parts: GatewayParts) -> None:
     fault = outcomes.faults[1]
     assert isinstance(fault, InvalidArgument)
     assert [violation.field for violation in fault.violations] == ["tags"]
-    again = await send(parts, Draft("orders", b"a", id="one", queue=2), is_retry=True)
+    again = await send(parts, Draft("orders", b"a", id="one", queue=2))
     assert (again.offsets, again.duplicates) == ([0], {0})
 
 
@@ -74,28 +91,10 @@ async def test_sent_messages_are_pulled_and_offsets_kept(parts: GatewayParts) ->
         await parts.puller.pull(Pull("orders", Position(9, 0), Selection()), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Halves:
-    """A second face's request to prepare transactions."""
-
-    drafts_: Sequence[Draft]
-    size: int = 0
-    is_batch: bool = False
-
-    def pack(self, rules: Rules, routes: dict[str, Route], arrived_at_ms: int, born_host: bytes) -> None:
-        return None
-
-    def drafts(self) -> Drafts:
-        return DraftList(self.drafts_)
-
-    def transactions(self) -> tuple[str, int]:
-        return "billing", 0
-
-
 async def test_transactions_are_prepared_ended_and_watched(parts: GatewayParts) -> None:
     transactions = parts.transactions
     drafts = [Draft("orders", b"a", id="one", queue=2), Draft("orders", b"b", tags="x|y"), Draft("orders", id="two")]
-    outcomes = await transactions.preparer.prepare(Halves(drafts), CALLER)
+    outcomes = await transactions.preparer.prepare(Drafted(drafts), CALLER)
     assert (list(outcomes.offsets), list(outcomes.faults)) == ([0, -1, 1], [1])
     names = [
         TransactionName(outcomes.shards[index], outcomes.offsets[index], outcomes.positions[index], outcomes.ids[index])
@@ -133,7 +132,6 @@ class Bodies:
 
     bodies: Sequence[bytes]
     size = 100
-    is_retry = False
     is_batch = False
     is_half = False
 

@@ -3,7 +3,6 @@
 import asyncio
 
 import grpc
-import pytest
 from duetime.v1 import gateway_pb2, message_pb2
 from duetime_core.errors import DiskFull
 from duetime_core.rpc import retry_policy
@@ -133,7 +132,7 @@ async def test_two_shards_agree_with_the_results(two_shards: Gateway) -> None:
 async def test_repeated_request_is_answered_with_the_first_result(two_shards: Gateway) -> None:
     messages = [message(id=f"id{n}", queue=n % 4, delay_level=n % 3) for n in range(30)]
     first = await two_shards.send(*messages)
-    again = await two_shards.send(*messages, retry=True)
+    again = await two_shards.send(*messages)
     assert all(result.duplicate for result in again)
     for result in again:
         result.duplicate = False
@@ -141,16 +140,10 @@ async def test_repeated_request_is_answered_with_the_first_result(two_shards: Ga
     assert two_shards.metric("duetime_gateway_messages_total", outcome="duplicate") == 30
 
 
-async def test_repeated_request_without_the_flag_is_answered_so_too(gateway: Gateway) -> None:
-    first, second = [(await gateway.send(message(id="same", queue=0)))[0] for _ in range(2)]
-    assert (first.offset, second.offset, second.duplicate) == (0, 0, True)
-
-
-@pytest.mark.parametrize("retry", [False, True])
-async def test_one_of_equal_ids_in_a_request_is_stored_and_answers_the_others(two_shards: Gateway, retry: bool) -> None:
+async def test_one_of_equal_ids_in_a_request_is_stored_and_answers_the_others(two_shards: Gateway) -> None:
     ids = ["a", "b", "a", "a", "", ""]
     sent = [message(id=name, queue=n % 4, delay_level=99 * (n == 0)) for n, name in enumerate(ids)]
-    results = await two_shards.send(*sent, message(id="a", topic="other"), retry=retry)
+    results = await two_shards.send(*sent, message(id="a", topic="other"))
     assert [result.duplicate for result in results] == [False, False, True, True, False, False, False]
     first = results[0]
     assert (first.requested_level, first.delay_level) == (99, 18)
@@ -171,7 +164,7 @@ async def test_fault_of_a_first_is_that_of_its_repetitions(tapped: Gateway, taps
     await tapped.send(message(id="known"))
     for tap in taps:
         tap.refuse(DiskFull("no room"), "PutStream")
-    results = await tapped.send(message(id="a"), message(id="a"), retry=True)
+    results = await tapped.send(message(id="a"), message(id="a"))
     assert [result.fault.reason for result in results] == ["DISK_FULL", "DISK_FULL"]
     assert results[0] == results[1]
 
@@ -180,20 +173,20 @@ async def test_twenty_ids_sent_twenty_times_in_parallel_are_stored_once(two_shar
     """Through one gateway, which joins them into puts, while their first attempts are under way too."""
     ids = [f"id-{number}" for number in range(20)]
 
-    async def send(number: int) -> list[tuple[int, int, int]]:
+    async def send() -> list[tuple[int, int, int]]:
         sent = [message(id=name, delay_level=n % 3, queue=n % 4) for n, name in enumerate(ids)]
-        results = await two_shards.send(*sent, retry=number > 0)
+        results = await two_shards.send(*sent)
         assert not any(result.HasField("fault") for result in results)
         return [(result.shard, result.queue, result.offset) for result in results]
 
-    places = await asyncio.gather(*(send(number) for number in range(20)))
+    places = await asyncio.gather(*(send() for _ in range(20)))
     assert all(one == places[0] for one in places)
     assert two_shards.metric("duetime_gateway_messages_total", outcome="stored") == 20
 
 
 async def test_id_known_under_another_topic_is_stored(gateway: Gateway) -> None:
-    await gateway.send(message(id="a", topic="invoices"), retry=True)
-    (result,) = await gateway.send(message(id="a"), retry=True)
+    await gateway.send(message(id="a", topic="invoices"))
+    (result,) = await gateway.send(message(id="a"))
     assert not result.duplicate
     assert [one.id for one in (await gateway.pull(queue=result.queue)).messages] == ["a"]
 

@@ -47,7 +47,7 @@ async def test_cancelled_id_is_refused_by_any_gateway_after_a_restart(tmp_path: 
     async with real_store(tmp_path) as store:
         for _ in range(2):
             async with Gateway(tmp_path, {0: store.port}) as gateway:
-                (result,) = await gateway.send(one, retry=True)
+                (result,) = await gateway.send(one)
                 assert (result.fault.reason, result.fault.metadata["end"]) == ("MESSAGE_CANCELLED", "CANCELLED")
                 await gateway.stub.Send(gateway_pb2.SendRequest(messages=[message(id="B")]))
 
@@ -64,7 +64,7 @@ async def test_any_gateway_and_any_restart_between(tmp_path: Path) -> None:
                 for _ in range(30):
                     ids = chance.sample(range(200), 20)
                     sends = [messages(200)[number] for number in ids]
-                    results = await chance.choice([left, right]).send(*sends, retry=chance.random() < 0.5)
+                    results = await chance.choice([left, right]).send(*sends)
                     for result in results:
                         place = result.shard, result.queue, result.offset
                         assert told.setdefault(result.message_id, place) == place

@@ -11,6 +11,7 @@ import pytest
 from duetime.v1 import store_pb2
 from duetime_core.clock import Clock, Timer
 from duetime_format import record
+from duetime_format.lanes import Place
 from duetime_format.properties import decode_properties, encode_properties
 from duetime_scheduler.lane import AHEAD_MS, BATCH_COUNT_MAX, FLIGHTS_MAX, Restorer
 
@@ -175,7 +176,7 @@ async def test_next_batch_is_pulled_while_the_last_is_put(bench: Bench) -> None:
         return await forward(request)
 
     async def noticed(request: Any, forward: Forward, context: Any) -> Any:
-        assert request.after == 10
+        assert request.next == bench.lane().cursor_after(Place(0, 9))
         pulled_next.set()
         return await forward(request)
 
@@ -354,27 +355,6 @@ async def test_cancelled_after_the_pull_is_counted_and_skipped(bench: Bench) -> 
         await bench.until(lambda: bench.value("duetime_scheduler_restored_messages_total", **SERVED) == 3)
     assert bench.ids() == ["A", "D", "E"]
     assert bench.value("duetime_scheduler_cancelled_messages_total", **SERVED) == 2
-
-
-async def test_a_store_of_release_0_1_is_asked_by_the_first_entry_wanted(bench: Bench) -> None:
-    """Its answers have no cursor."""
-    asked: list[tuple[int, bytes]] = []
-
-    async def old(request: Any, forward: Forward, context: Any) -> Any:
-        asked.append((request.after, request.next))
-        answer = await forward(request)
-        answer.next = b""
-        return answer
-
-    bench.proxy.meddlings["PullDue"] += [old] * 4
-    for first in range(2):
-        await bench.send(f"M{first}")
-        bench.clock.move(2 * AHEAD_MS)
-    bench.clock.move(1_000)
-    async with running(restorer(bench)):
-        await bench.until(lambda: len(bench.ids()) == 2)
-        await bench.until(lambda: len(asked) > 1, skip_pauses=False)
-    assert asked[:2] == [(0, b""), (2, b"")]
 
 
 async def test_entry_without_a_target_is_quarantined_alone(bench: Bench) -> None:

@@ -35,8 +35,8 @@ class Running:
         await self.channel.close()
         await self.node.stop()
 
-    async def put(self, *records: bytes, retried: Sequence[int] = ()) -> store_pb2.PutResponse:
-        return await self.stub.Put(store_pb2.PutRequest(records=b"".join(records), retried=retried), timeout=60)
+    async def put(self, *records: bytes) -> store_pb2.PutResponse:
+        return await self.stub.Put(store_pb2.PutRequest(records=b"".join(records)), timeout=60)
 
     async def put_entries(self, *records: bytes, lane: int, first_entry: int) -> store_pb2.RestoreResponse:
         request = store_pb2.RestoreRequest(records=b"".join(records), lane=lane, first_entry=first_entry)

@@ -246,42 +246,25 @@ async def test_an_answer_marks_past_due_times(timed_store: Timed) -> None:
 async def test_entries_are_pulled_by_due_time_and_on_from_where_the_answer_ended(timed_store: Timed) -> None:
     await timed_store.send(A=500, B=100, C=300, D=200, E=400)
     timed_store.clock.move(1_000)
-    first = await timed_store.pull_due(LANE, max_count=2, any_entries=True)
+    first = await timed_store.pull_due(LANE, max_count=2)
     assert (list(first.entries), first.first_entry, len(first.sizes)) == ([1, 3], 1, 2)
-    second = await timed_store.pull_due(LANE, max_count=2, any_entries=True, next=first.next)
+    second = await timed_store.pull_due(LANE, max_count=2, next=first.next)
     assert (list(second.entries), second.first_entry) == ([2, 4], 2)
-    third = await timed_store.pull_due(LANE, any_entries=True, next=second.next)
+    third = await timed_store.pull_due(LANE, next=second.next)
     assert (list(third.entries), third.first_entry, len(third.sizes)) == ([], 0, 1)
-    last = await timed_store.pull_due(LANE, any_entries=True, next=third.next)
+    last = await timed_store.pull_due(LANE, next=third.next)
     assert not last.sizes
     assert last.next == third.next
-
-
-async def test_a_scheduler_of_release_0_1_gets_consecutive_entries(timed_store: Timed) -> None:
-    await timed_store.send(A=500, B=100, C=200, D=50, E=400)
-    timed_store.clock.move(1_000)
-    served = []
-    while (due := await timed_store.pull_due(LANE)).sizes:
-        assert not due.entries
-        entries = list(range(due.first_entry, due.first_entry + len(due.sizes)))
-        records = timed_store.records(entries)
-        answer = await timed_store.put_entries(records, lane=LANE, first_entry=due.first_entry)
-        assert not answer.statuses
-        served.append(entries)
-    assert served == [[3], [1, 2], [4], [0]]
 
 
 async def test_a_level_resumes_at_its_cursor_past_ended_entries(timed_store: Timed) -> None:
     await timed_store.put(*(sent(name, level=1) for name in "ABCDE"))
     timed_store.node.store.lanes[1].publish_cancel(np.array([1, 3]))
     timed_store.clock.move(1_000)
-    first = await timed_store.pull_due(any_entries=True, max_count=2)
+    first = await timed_store.pull_due(max_count=2)
     assert list(first.entries) == [0, 2]
-    second = await timed_store.pull_due(any_entries=True, next=first.next)
+    second = await timed_store.pull_due(next=first.next)
     assert (second.first_entry, len(second.sizes), list(second.entries)) == (4, 1, [])
-    # One of 0.1 asks by the first entry wanted, and its answers end before gaps.
-    old = await timed_store.pull_due(after=1)
-    assert (old.first_entry, len(old.sizes)) == (2, 1)
 
 
 async def test_a_cursor_of_another_lane_is_refused(timed_store: Timed) -> None:

@@ -160,9 +160,9 @@ async def test_nothing_of_a_refused_batch_is_stored(root: Path) -> None:
         assert log.end == end
         store.disk.leave(GIB // 2)
         await store.until(lambda: not store.node.store.gate.full)
-        answer = await store.put(sent("B0"), retried=[0])
+        answer = await store.put(sent("B0"))
         assert (list(answer.statuses), list(answer.queue_offsets)) == ([], [1])
-        repeated = await store.put(sent("B0"), sent("B1"), retried=[0, 1])
+        repeated = await store.put(sent("B0"), sent("B1"))
         assert list(repeated.statuses) == [store_pb2.PUT_STATUS_DUPLICATE, store_pb2.PUT_STATUS_OK]
         assert store.all_stored() == ["A", "B0", "B1"]
 

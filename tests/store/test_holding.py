@@ -59,7 +59,8 @@ async def lane(tmp_path: Path) -> AsyncIterator[Lane]:
 async def test_waiting_pull_gets_entries_ahead_at_half_the_lead_time(lane: Lane) -> None:
     await lane.fill("ABC", apart_ms=20)
     assert len((await lane.pull_due(ahead_ms=30)).sizes) == 2
-    waiting = asyncio.create_task(lane.pull_due(after=1, ahead_ms=30, wait_ms=1_000))
+    first = await lane.pull_due(max_count=1, ahead_ms=30)
+    waiting = asyncio.create_task(lane.pull_due(next=first.next, ahead_ms=30, wait_ms=1_000))
     await lane.settle()
     lane.clock.move(4)
     await lane.settle()
@@ -67,7 +68,7 @@ async def test_waiting_pull_gets_entries_ahead_at_half_the_lead_time(lane: Lane)
     lane.clock.move(1)
     due = await waiting
     assert (due.first_entry, len(due.sizes)) == (1, 1)
-    assert len((await lane.pull_due(after=1, ahead_ms=1_000_000)).sizes) == 2
+    assert len((await lane.pull_due(next=first.next, ahead_ms=1_000_000)).sizes) == 2
 
 
 async def test_records_are_held_each_until_its_entry_is_due(lane: Lane) -> None:

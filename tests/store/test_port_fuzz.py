@@ -1,6 +1,6 @@
 """Arbitrary requests to the store's port: each is answered with a declared status, and only the directory changes.
 
-Each call of the service gets messages of any values, and PutMessage records of any: the process lives, no call is
+Each call of the service gets messages of any values, and Put and Restore records of any: the process lives, no call is
 INTERNAL, nothing is made outside of the data directory, and nothing is stored that a gateway would refuse.
 """
 
@@ -70,7 +70,7 @@ PUTS = [
     {"lane": 1, "first_entry": -(2**63)},
     {"lane": 1, "first_entry": 2**63 - 1},
     {"lane": -1},
-    {"retried": [0, -5, 2**31 - 1]},
+    {"batches": [0, 1]},
 ]
 WAITS = {"wait_ms": 0, "length": 1}
 WAIT_S = 60
@@ -228,7 +228,10 @@ async def test_any_record_is_stored_as_a_gateway_would_or_refused(store: Running
         if flip < 20:
             data[flip * 4 % len(data)] ^= 0x80
         try:
-            answer = await store.stub.PutMessage(store_pb2.PutMessageRequest(records=bytes(data), **more), timeout=60)
+            if "lane" in more:
+                answer = await store.stub.Restore(store_pb2.RestoreRequest(records=bytes(data), **more), timeout=60)
+            else:
+                answer = await store.stub.Put(store_pb2.PutRequest(records=bytes(data), **more), timeout=60)
         except grpc.aio.AioRpcError as error:
             told.append(error.code().name)
         else:

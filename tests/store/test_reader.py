@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from duetime_format import record
+from duetime_format.lanes import Place
 from duetime_format.properties import decode_properties
 from duetime_format.units import UNIT_TYPE
 from duetime_store.lanes.alarm import Alarm
@@ -41,7 +42,7 @@ class Reading:
         self._shard = shard
 
     def due(self, after: int = 0, max_count: int = 512, max_bytes: int = LONG) -> Due:
-        cursor = self._shard.store.lanes[1].cursor_at(after)
+        cursor = self._shard.store.lanes[1].cursor_after(Place(0, after - 1))
         return asyncio.run(self.reader.pull_due(1, cursor, max_count, max_bytes, 0))
 
     def pull(self, offset: int = 0, max_count: int = 512, max_bytes: int = LONG, *tags: str) -> Pulled:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from duetime_format import record
+from duetime_format.lanes import Place
 from duetime_format.units import UNIT, UNIT_TYPE
 from duetime_store.lanes.alarm import Alarm
 from duetime_store.metrics import StoreMetrics
@@ -32,7 +33,7 @@ class Reading:
 
     def due(self, ahead_ms: int = 0, after: int = 0) -> Due:
         async def ask() -> Due:
-            cursor = self._shard.store.lanes[1].cursor_at(after)
+            cursor = self._shard.store.lanes[1].cursor_after(Place(0, after - 1))
             return await self.reader.pull_due(1, cursor, 512, 1 << 30, 0, ahead_ms)
 
         return asyncio.run(ask())

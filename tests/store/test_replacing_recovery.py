@@ -55,7 +55,7 @@ async def chain(shard: Shard) -> list[tuple[int, int]]:
 
 async def drain(shard: Shard, lane: int) -> list[tuple[str, bytes]]:
     """Restores everything due: ids and bodies."""
-    due = await shard.pull_due(lane, max_count=1_000, any_entries=True)
+    due = await shard.pull_due(lane, max_count=1_000)
     records, found, at = b"", [], 0
     entries = list(due.entries) or list(range(due.first_entry, due.first_entry + len(due.sizes)))
     for entry, size, due_at_ms in zip(entries, due.sizes, due.due_at_ms, strict=True):

@@ -6,7 +6,6 @@ import socket
 import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -17,7 +16,7 @@ from duetime_format import record
 from duetime_store.log.segment import Segment
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from tests.store.conftest import restored, sent
+from tests.store.conftest import sent
 from tests.store.running import Running
 
 FOUND = gateway_pb2.PULL_STATUS_FOUND
@@ -290,25 +289,3 @@ async def test_describe_and_lanes_name_the_shard(store: Running) -> None:
     lanes = (await store.stub.ListLanes(gateway_pb2.ListLanesRequest())).lanes
     assert [(lane.level, lane.pending_count) for lane in lanes] == [(1, 0), (2, 2), (1000, 0)]
     assert lanes[1].oldest_due_at_ms == lanes[1].next_due_at_ms == store.clock.now_ms() + 3_600_000
-
-
-async def test_callers_of_release_0_1_are_answered(store: Running) -> None:
-    """Put, Restore and Settle under the name that all three had."""
-
-    async def put_message(data: bytes, **options: Any) -> store_pb2.PutMessageResponse:
-        return await store.stub.PutMessage(store_pb2.PutMessageRequest(records=data, **options), timeout=60)
-
-    assert list((await put_message(sent("A"))).queue_offsets) == [0]
-    again = await put_message(sent("A"), retried=[0])
-    assert (list(again.statuses), dict(again.duplicate_queues)) == ([store_pb2.PUT_STATUS_DUPLICATE], {0: 0})
-    delayed = await put_message(sent("B", level=1))
-    assert delayed.due_at_ms[0] == delayed.stored_at_ms + 1_000
-    await store.clock.advance(1_000)
-    entry = restored(store.node.store, 1, 0, 1)
-    answer = await put_message(entry, lane=1)
-    assert (list(answer.queue_offsets), answer.watermark) == ([1], 1)
-    assert list((await put_message(entry, lane=1)).statuses) == [store_pb2.PUT_STATUS_DUPLICATE]
-    place = store_pb2.DeadLetterPlace(topic="%DLQ%group", queue=0, offset=0)
-    settle = store_pb2.Settle(record=0, dead_letter=place, group="group")
-    with pytest.raises(grpc.aio.AioRpcError, match="%DLQ%group"):
-        await put_message(sent("C"), settles=[settle])

@@ -35,7 +35,7 @@ async def put(shard: Shard) -> None:
 
 async def drain(shard: Shard) -> list[str]:
     """Due entries, in the order in which a scheduler restores them."""
-    due = await shard.pull_due(LANE, max_count=1_000, any_entries=True)
+    due = await shard.pull_due(LANE, max_count=1_000)
     records, found, at = b"", [], 0
     for entry, size, due_at_ms in zip(due.entries, due.sizes, due.due_at_ms, strict=True):
         data, at = due.records[at : at + size], at + size

@@ -1,7 +1,7 @@
 """A client under load: sends, pulls and consumes, and prints each action and message, one JSON list a line, as it
 happens.
 
-Runs under the Python of the version under test, so it uses the SDK alone.
+Runs under the release's Python, so it uses the SDK alone.
 
     python client.py ADDRESS NAME     until SIGTERM; then until all stored messages have come, and the group is done
 
@@ -45,7 +45,7 @@ LEVELS_MS = (0, 1_000, 5_000, 10_000, 30_000)
 BATCH = 10
 PAUSE_S = 0.1
 FIND_PAUSE_S = 0.5
-# Longer than any process is away: the SDK tries again until it is answered. Release 0.1 takes seconds.
+# Release 0.1 takes seconds.
 TIMEOUT: Any = "60s" if hasattr(duetime, "SomeFailed") else 60.0
 LEASE = "10s"
 

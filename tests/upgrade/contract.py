@@ -1,10 +1,10 @@
-"""Permitted changes of the contract: a version's processes and clients work with those of the last release.
+"""Permitted changes of the contract: a version's processes and clients work with those of the last one.
 
 A version may
 
     add services, methods, messages, fields, enum values
     mark anything `deprecated`
-    remove anything that the last release had marked so; of a field or enum value it reserves number and name
+    remove anything that the last version had marked so; of a field or enum value it reserves number and name
 
 It may not
 
@@ -13,7 +13,8 @@ It may not
     change a field's type, whether it is repeated, or its oneof
     change a method's messages, or whether they are streams
 
-A removal thus takes two versions: the first marks the element and still answers it, the next removes it.
+A removal thus takes two versions: the first marks the element and still answers it, the next removes it. Earlier
+versions are stopped before an upgrade, but their numbers and names stay theirs: of them only removals are permitted.
 """
 
 from collections.abc import Iterator
@@ -31,28 +32,37 @@ from google.protobuf.descriptor_pb2 import (
 Named = TypeVar("Named", bound=Any)
 
 
-def violations(release: FileDescriptorSet, current: FileDescriptorSet) -> list[str]:
-    """Violations of the rules, a sentence each, in the order of the release's files."""
-    return list(_violations(release, current))
+# Ends of the sentences about elements whose removal was not announced.
+_UNANNOUNCED = "is gone and was not deprecated"
 
 
-def _violations(release: FileDescriptorSet, current: FileDescriptorSet) -> Iterator[str]:
+def violations(last: FileDescriptorSet, current: FileDescriptorSet) -> list[str]:
+    """Violations of the rules, a sentence each, in the order of the last version's files."""
+    return list(_violations(last, current))
+
+
+def conflicts(earlier: FileDescriptorSet, current: FileDescriptorSet) -> list[str]:
+    """As `violations`, with a version before the last one: it may have lost elements without notice."""
+    return [each for each in _violations(earlier, current) if not each.endswith(_UNANNOUNCED)]
+
+
+def _violations(was: FileDescriptorSet, current: FileDescriptorSet) -> Iterator[str]:
     messages, enums, services = _messages(current), _enums(current), _services(current)
-    for name, message in _messages(release).items():
+    for name, message in _messages(was).items():
         if name in messages:
             yield from _message(name, message, messages[name])
         elif not message.options.deprecated:
-            yield f"message {name} is gone and was not deprecated"
-    for name, enum in _enums(release).items():
+            yield f"message {name} {_UNANNOUNCED}"
+    for name, enum in _enums(was).items():
         if name in enums:
             yield from _enum(name, enum, enums[name])
         elif not enum.options.deprecated:
-            yield f"enum {name} is gone and was not deprecated"
-    for name, service in _services(release).items():
+            yield f"enum {name} {_UNANNOUNCED}"
+    for name, service in _services(was).items():
         if name in services:
             yield from _service(name, service, services[name])
         elif not service.options.deprecated:
-            yield f"service {name} is gone and was not deprecated"
+            yield f"service {name} {_UNANNOUNCED}"
 
 
 def _message(name: str, was: DescriptorProto, now: DescriptorProto) -> Iterator[str]:
@@ -71,7 +81,7 @@ def _message(name: str, was: DescriptorProto, now: DescriptorProto) -> Iterator[
         elif field.number not in reserved or field.name not in now.reserved_name:
             yield f"{where} is gone, and its number and name are not both reserved"
         elif not field.options.deprecated:
-            yield f"{where} is gone and was not deprecated"
+            yield f"{where} {_UNANNOUNCED}"
 
 
 def _field(
@@ -111,7 +121,7 @@ def _enum(name: str, was: EnumDescriptorProto, now: EnumDescriptorProto) -> Iter
         elif value.number not in reserved or value.name not in now.reserved_name:
             yield f"{where} is gone, and its number and name are not both reserved"
         elif not value.options.deprecated:
-            yield f"{where} is gone and was not deprecated"
+            yield f"{where} {_UNANNOUNCED}"
 
 
 def _service(name: str, was: ServiceDescriptorProto, now: ServiceDescriptorProto) -> Iterator[str]:
@@ -120,7 +130,7 @@ def _service(name: str, was: ServiceDescriptorProto, now: ServiceDescriptorProto
         where = f"method {name}.{method.name}"
         if method.name not in methods:
             if not method.options.deprecated:
-                yield f"{where} is gone and was not deprecated"
+                yield f"{where} {_UNANNOUNCED}"
         elif _signature(method) != _signature(methods[method.name]):
             yield f"{where} was {_signature(method)} and is {_signature(methods[method.name])}"
 

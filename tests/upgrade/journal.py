@@ -1,9 +1,18 @@
-"""Output of a client (client.py), by message."""
+"""Output of a client (client.py), by message, and checks of a cluster against it after an upgrade."""
 
 import json
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Found(NamedTuple):
+    """A message in its topic; moments in Unix milliseconds, `due_at_ms` 0: it is not delayed."""
+
+    id: str
+    body: bytes
+    due_at_ms: int
+    stored_at_ms: int
 
 
 @dataclass
@@ -15,13 +24,6 @@ class Journal:
     # id: due; 0: not delayed
     stored: dict[str, int] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
-    pulled: Counter[str] = field(default_factory=Counter)
-    # (id, late by the store's clock, late by the client's clock)
-    late_ms: list[tuple[str, int, int]] = field(default_factory=list)
-    wrong_bodies: list[str] = field(default_factory=list)
-    received: Counter[str] = field(default_factory=Counter)
-    # Received although acknowledged or dead before.
-    received_again: list[str] = field(default_factory=list)
     # The call was begun; whether it was answered is not known.
     acking: set[str] = field(default_factory=set)
     failing: set[str] = field(default_factory=set)
@@ -29,18 +31,18 @@ class Journal:
     dead: set[str] = field(default_factory=set)
     # The puller's, by queue.
     committed: dict[int, int] = field(default_factory=dict)
-    found: Counter[bool] = field(default_factory=Counter)
-    errors: list[str] = field(default_factory=list)
     killed_at_ms: int = 0
-    done: bool = False
 
     @classmethod
-    def read(cls, lines: Iterable[str]) -> "Journal":
-        """Of a client's output."""
+    def read(cls, text: str) -> "Journal":
+        """Of a client's output. The last line of a killed client may be cut off."""
         journal = cls()
-        for line in lines:
-            kind, *values = json.loads(line)
-            getattr(journal, f"_{kind}")(*values)
+        for line in text.split("\n"):
+            if line.endswith("]"):
+                kind, *values = json.loads(line)
+                note = getattr(journal, f"_{kind}", None)
+                if note is not None:
+                    note(*values)
         return journal
 
     def _sending(self, name: str, delay_ms: int, at_ms: int) -> None:
@@ -51,19 +53,6 @@ class Journal:
 
     def _refused(self, name: str, error: str) -> None:
         self.refused[name] = error
-
-    def _pulled(self, name: str, body: str, late_ms: int, at_ms: int) -> None:
-        self.pulled[name] += 1
-        if body != name:
-            self.wrong_bodies.append(name)
-        delay_ms, began_ms = self.sending[name]
-        if delay_ms:
-            self.late_ms.append((name, late_ms, at_ms - began_ms - delay_ms))
-
-    def _received(self, name: str, _attempt: int, _at_ms: int) -> None:
-        self.received[name] += 1
-        if name in self.acked or name in self.dead:
-            self.received_again.append(name)
 
     def _acking(self, name: str) -> None:
         self.acking.add(name)
@@ -82,14 +71,35 @@ class Journal:
     def _committed(self, offsets: dict[str, int]) -> None:
         self.committed = {int(queue): offset for queue, offset in offsets.items()}
 
-    def _found(self, _name: str, found: bool) -> None:
-        self.found[found] += 1
-
-    def _error(self, text: str) -> None:
-        self.errors.append(text)
-
     def _killed(self, at_ms: int) -> None:
         self.killed_at_ms = at_ms
 
-    def _done(self) -> None:
-        self.done = True
+    def check_topic(self, found: Iterable[Found]) -> None:
+        """Acknowledged messages are there once and as sent, and none came early."""
+        messages = list(found)
+        names = [message.id for message in messages]
+        assert len(names) == len(set(names))
+        assert self.stored.keys() <= set(names) <= self.sending.keys()
+        for message in messages:
+            assert message.body.decode() == message.id
+            delay_ms, began_ms = self.sending[message.id]
+            assert bool(message.due_at_ms) == bool(delay_ms)
+            assert message.stored_at_ms >= began_ms + delay_ms
+            assert self.stored.get(message.id, 0) in (0, message.due_at_ms)
+
+    def check_positions(self, positions: dict[int, int]) -> None:
+        """The puller's. Its last commit may have been in flight."""
+        assert self.committed
+        assert all(positions[queue] >= offset for queue, offset in self.committed.items())
+
+    def left(self, dead: Iterable[str]) -> set[str]:
+        """Messages that the group must still get."""
+        return self.stored.keys() - self.acking - set(dead)
+
+    def check_group(self, received: set[str], dead: set[str]) -> None:
+        """The group got all that it had not acknowledged, and nothing again."""
+        assert self.acked
+        assert self.dead
+        assert not (self.acked | self.dead) & received
+        assert self.dead <= dead <= self.dead | self.failing
+        assert self.left(dead) <= received

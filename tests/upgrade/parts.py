@@ -1,14 +1,12 @@
-"""A cluster of single processes, each of which may be of either version, and is replaced by itself."""
+"""A cluster of single processes of one version, which is stopped as a whole and started again by another."""
 
 import json
 import os
 import select
 import signal
 import subprocess
-import sys
-import time
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -20,7 +18,7 @@ from tests.upgrade import client
 START_S = 60.0
 STOP_S = 60.0
 SHARDS = 2
-# The order in which a running cluster is upgraded (docs/upgrading.md).
+# Those that are called before their callers.
 ORDER = (*(f"store-{shard}" for shard in range(SHARDS)), "retry", "scheduler-0", "scheduler-1", "gateway")
 SMALL = {
     "DUETIME_STORE_SEGMENT_BYTES": str(1 << 20),
@@ -37,11 +35,8 @@ class Part:
     settings: dict[str, str]
     log: Path
     process: subprocess.Popen[str] | None = None
-    version: str = ""
-    # Seconds between the signal and the new process's ready line.
-    away_s: list[float] = field(default_factory=list)
 
-    def start(self, python: Path, version: str) -> None:
+    def start(self, python: Path) -> None:
         """Returns when it serves."""
         kind = self.name.partition("-")[0]
         environment = {f"DUETIME_{kind.upper()}_{name}": value for name, value in self.settings.items()}
@@ -59,9 +54,8 @@ class Part:
         assert self.process.stdout is not None
         readable, _, _ = select.select([self.process.stdout], [], [], START_S)
         line = self.process.stdout.readline() if readable else ""
-        assert line, f"{self.name} of {version} does not start: {self.log.read_text()[-2_000:]}"
+        assert line, f"{self.name} by {python} does not start: {self.log.read_text()[-2_000:]}"
         assert "serving" in json.loads(line)
-        self.version = version
 
     def end(self, number: signal.Signals) -> None:
         """Exit code 0, unless it was killed."""
@@ -72,25 +66,22 @@ class Part:
         assert self.process.stdout is not None
         self.process.stdout.close()
         self.process = None
-        assert code in (0, -signal.SIGKILL), f"{self.name} of {self.version} ended with {code}"
+        assert code in (0, -signal.SIGKILL), f"{self.name} ended with {code}"
 
 
 class Parts:
-    """Starts with the release; `replace` makes one of them another version's."""
+    """See the module."""
 
-    def __init__(self, directory: Path, pythons: dict[str, Path]) -> None:
-        """`pythons`: by version, the one to start with first."""
-        self.directory = directory
-        self.pythons = pythons
-        self.database_url = f"sqlite:///{directory / 'metadata.db'}"
+    def __init__(self, directory: Path) -> None:
+        self._database_url = f"sqlite:///{directory / 'metadata.db'}"
         self._ports = Ports()
         ports = {name: self._ports.take() for name in ORDER}
         stores = {shard: f"{HOST}:{ports[f'store-{shard}']}" for shard in range(SHARDS)}
         above = {
-            "DATABASE_URL": self.database_url,
+            "DATABASE_URL": self._database_url,
             "STORES": ",".join(f"{shard}={address}" for shard, address in stores.items()),
         }
-        self.parts: dict[str, Part] = {}
+        self._parts: list[Part] = []
         for name in ORDER:
             kind, _, number = name.partition("-")
             settings = {"HOST": HOST, "PORT": str(ports[name]), "METRICS_PORT": "-1"}
@@ -100,75 +91,48 @@ class Parts:
                 settings |= above
             if kind == "gateway":
                 settings["RETRY_ADDRESS"] = f"{HOST}:{ports['retry']}"
-            self.parts[name] = Part(name, settings, directory / f"{name}.log")
+            self._parts.append(Part(name, settings, directory / f"{name}.log"))
         self.address = f"{HOST}:{ports['gateway']}"
 
-    def migrate(self, version: str) -> str:
-        """Brings the schema to a version's; its revision."""
-        command = [str(self.pythons[version]), "-P", "-m", "duetime_core.metadata", "upgrade"]
-        command += ["--database-url", self.database_url]
-        return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    def start(self, python: Path) -> None:
+        """Brings the schema to a version's, and starts its processes."""
+        command = [str(python), "-P", "-m", "duetime_core.metadata", "upgrade", "--database-url", self._database_url]
+        subprocess.run(command, check=True, stdout=subprocess.PIPE)
+        for part in self._parts:
+            part.start(python)
 
-    def replace(self, name: str, version: str, number: signal.Signals = signal.SIGTERM) -> float:
-        """Ends one process and starts it as another version; seconds that it was away."""
-        part = self.parts[name]
-        began = time.monotonic()
-        part.end(number)
-        part.start(self.pythons[version], version)
-        return time.monotonic() - began
+    def stop(self) -> None:
+        """Callers before those that they call."""
+        self._end(reversed(self._parts), signal.SIGTERM)
 
-    def versions(self) -> str:
-        """The running versions, for people."""
-        return ", ".join(f"{name} {part.version}" for name, part in self.parts.items())
+    def kill(self) -> None:
+        """Stores first: calls are under way."""
+        self._end(self._parts, signal.SIGKILL)
+
+    def _end(self, parts: Iterable[Part], number: signal.Signals) -> None:
+        for part in parts:
+            part.end(number)
 
     def __enter__(self) -> Self:
-        try:
-            first = next(iter(self.pythons))
-            self.migrate(first)
-            for name in ORDER:
-                self.parts[name].start(self.pythons[first], first)
-        except BaseException:
-            self._end()
-            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._end()
-
-    def _end(self) -> None:
-        """Callers before those that they call."""
-        for name in reversed(ORDER):
-            self.parts[name].end(signal.SIGTERM)
+        self.kill() if kind else self.stop()
         self._ports.close()
 
 
 class Client:
-    """client.py under a version's Python; its output goes to a file."""
+    """client.py under a version's Python, until it is killed; its output goes to a file."""
 
     def __init__(self, python: Path, address: str, name: str, directory: Path) -> None:
-        self.name = name
         self.events = directory / f"{name}.events"
         command = [str(python), "-P", client.__file__, address, name]
         with self.events.open("w") as events, (directory / f"{name}.log").open("w") as log:
             self._process = subprocess.Popen(command, stdout=events, stderr=log)
 
-    def stop_sending(self) -> None:
-        self._process.send_signal(signal.SIGTERM)
-
-    def finish(self, deadline_s: float) -> None:
-        """Waits until all its messages have come and are done, or the deadline has passed; its journal shows the
-        outcome.
-        """
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(deadline_s)
-        self.kill()
-
     def kill(self) -> None:
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
-
-
-THIS_PYTHON = Path(sys.executable)

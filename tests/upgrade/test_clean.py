@@ -158,7 +158,7 @@ async def test_dead_letters_are_redriven_and_discarded(cluster: Cluster, manifes
 async def test_repeated_send_is_answered_with_the_first_result(stub: Stub, manifest: Manifest) -> None:
     name = max(ids(manifest, "orders", pending=True))
     message = message_pb2.Message(topic="orders", id=name, body=b"again", delay_level=1)
-    answer = await stub.Send(gateway_pb2.SendRequest(messages=[message], retry=True), timeout=60)
+    answer = await stub.Send(gateway_pb2.SendRequest(messages=[message]), timeout=60)
     (result,) = answer.results
     assert result.duplicate
     assert result.deliver_at_ms == manifest["messages"][name]["due_at_ms"]

@@ -1,12 +1,13 @@
-"""Today's contract changes nothing that the last release's processes and clients rely on."""
+"""Today's contract changes nothing that the last version's processes and clients rely on, and reuses no number."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from grpc_tools import protoc
 
-from tests.upgrade.contract import violations
+from tests.upgrade.contract import conflicts, violations
 from tests.upgrade.release import FIXTURES, PROJECT
 
 RELEASE = """
@@ -56,6 +57,9 @@ ALLOWED = {
     "presence added": ("State state = 1;", "optional State state = 1;"),
 }
 
+# Changes that the stop of an earlier version permits.
+PERMITTED_AFTER_A_STOP = ("method removed", "service removed", "field removed without notice")
+
 # Changes that break the other version, and the reported violation.
 FORBIDDEN = {
     "method removed": ("  rpc Get(Request) returns (Answer);\n", "", "method p.S.Get is gone"),
@@ -84,6 +88,12 @@ FORBIDDEN = {
     "enum number reused": ("STATE_ON = 1;", "STATE_OFF = 1;", "the number is given to STATE_OFF"),
 }
 
+Judge = Callable[[FileDescriptorSet, FileDescriptorSet], list[str]]
+# By version.
+CONTRACTS = sorted(
+    FIXTURES.parent.glob("*/contract.binpb"), key=lambda path: [int(part) for part in path.parent.name.split(".")]
+)
+
 
 def compile_protos(folder: Path, out: Path) -> FileDescriptorSet:
     """The descriptors of the .proto files below a folder: of our own contract, where it has others too."""
@@ -93,7 +103,7 @@ def compile_protos(folder: Path, out: Path) -> FileDescriptorSet:
     return FileDescriptorSet.FromString(out.read_bytes())
 
 
-def changed(tmp_path: Path, was: str, now: str) -> list[str]:
+def changed(tmp_path: Path, was: str, now: str, judge: Judge = violations) -> list[str]:
     """Violations when a text of RELEASE is replaced."""
     assert RELEASE.count(was) == 1
     sets = []
@@ -103,7 +113,7 @@ def changed(tmp_path: Path, was: str, now: str) -> list[str]:
         # A type that is no longer there is used by nobody either.
         (folder / "p.proto").write_text(text.replace("State state", "Status state") if "enum Status" in text else text)
         sets.append(compile_protos(folder, tmp_path / f"{name}.binpb"))
-    return violations(*sets)
+    return judge(*sets)
 
 
 @pytest.mark.parametrize("change", ALLOWED)
@@ -118,7 +128,17 @@ def test_incompatible_change_is_found(tmp_path: Path, change: str) -> None:
     assert any(sentence in violation for violation in found), found
 
 
-def test_todays_contract_keeps_the_releases(tmp_path: Path) -> None:
-    release = FileDescriptorSet.FromString((FIXTURES / "contract.binpb").read_bytes())
-    assert sum(len(service.method) for file in release.file for service in file.service) > 50
-    assert violations(release, compile_protos(PROJECT / "proto", tmp_path / "now.binpb")) == []
+@pytest.mark.parametrize("change", FORBIDDEN)
+def test_stop_permits_removals_alone(tmp_path: Path, change: str) -> None:
+    was, now, _ = FORBIDDEN[change]
+    found = changed(tmp_path, was, now, conflicts)
+    assert bool(found) is (change not in PERMITTED_AFTER_A_STOP), found
+
+
+def test_todays_contract_keeps_the_last_and_reuses_no_number(tmp_path: Path) -> None:
+    """0.2.0's is that of the commit that ended the support of 0.1.0's processes, until 0.2.0 is released."""
+    *earlier, last = [FileDescriptorSet.FromString(path.read_bytes()) for path in CONTRACTS]
+    current = compile_protos(PROJECT / "proto", tmp_path / "now.binpb")
+    assert sum(len(service.method) for file in last.file for service in file.service) > 50
+    assert violations(last, current) == []
+    assert [each for one in earlier for each in conflicts(one, current)] == []

@@ -59,7 +59,7 @@ async def send(call: Call, _: Nothing, message: GivenMessage) -> Answer:
         raise invalid(f"{KEY_HEADER} and id differ", ("id", f"must equal {KEY_HEADER}, or be omitted"))
     given = message.as_proto()
     given.id = call.key or message.id
-    answer = await call.gateway("Send", gateway_pb2.SendRequest(messages=[given], retry=bool(given.id)))
+    answer = await call.gateway("Send", gateway_pb2.SendRequest(messages=[given]))
     (result,) = answer.results
     if result.HasField("fault"):
         raise Problem.of_fault(result.fault)

@@ -90,8 +90,6 @@ ROLES: Mapping[str, frozenset[Role]] = {
     **_each(_STORE, "Restore PullDue StandIn", Role.SCHEDULER),
     **_each(_STORE, "Describe ListLanes", Role.GATEWAY, Role.SCHEDULER, Role.OPERATOR),
     **_each(_STORE, _FILES, Role.GATEWAY, Role.SPARK, Role.OPERATOR),
-    # Methods of release 0.1, which had no certificates.
-    **_each(_STORE, "PutMessage"),
     **_each("duetime.v1.Scheduler", "ListLaneLeases PauseLane ResumeLane", Role.OPERATOR),
     **_each("duetime.v1.Retry", "SendBack Nack ListDeadLetters", Role.GATEWAY),
     **_each("duetime.v1.Retry", "RedriveDeadLetters DiscardDeadLetters", Role.GATEWAY),

@@ -103,14 +103,12 @@ class Right(_message.Message):
     def __init__(self, right: _Optional[str] = ..., kind: _Optional[str] = ..., pattern: _Optional[str] = ...) -> None: ...
 
 class SendRequest(_message.Message):
-    __slots__ = ("messages", "retry", "packs")
+    __slots__ = ("messages", "packs")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
-    RETRY_FIELD_NUMBER: _ClassVar[int]
     PACKS_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]
-    retry: bool
     packs: _containers.RepeatedCompositeFieldContainer[Pack]
-    def __init__(self, messages: _Optional[_Iterable[_Union[_message_pb2.Message, _Mapping]]] = ..., retry: bool = ..., packs: _Optional[_Iterable[_Union[Pack, _Mapping]]] = ...) -> None: ...
+    def __init__(self, messages: _Optional[_Iterable[_Union[_message_pb2.Message, _Mapping]]] = ..., packs: _Optional[_Iterable[_Union[Pack, _Mapping]]] = ...) -> None: ...
 
 class SendResponse(_message.Message):
     __slots__ = ("results", "ranges", "fault")

@@ -338,8 +338,8 @@ class GatewayServicer(object):
     def Send(self, request, context):
         """Stores messages. Returns one result each, in the order of the request; a fault in one does not affect others.
         Durable when answered (flush mode `sync`; with `async` up to 500 ms of answered messages may be lost in a power
-        cut). Idempotent by topic and message id within the store's window of recent ids, whether `retry` is set or not. If
-        several messages of a request have the same topic and id, the first valid one is stored.
+        cut). Idempotent by topic and message id within the store's window of recent ids. If several messages of a request
+        have the same topic and id, the first valid one is stored.
         INVALID_ARGUMENT: no message, more than 4,096, or more than 32 MiB. All other faults are reported per message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -360,8 +360,8 @@ class GatewayServicer(object):
         Durable when answered. Idempotent by topic and message ids within the store's window of recent ids: a batch that is
         already stored gets its first results.
         Any fault rejects the batch. INVALID_ARGUMENT: lists the violations of all messages, by index (`messages[3].body`);
-        or more than 4,096 messages, or more stored bytes than BATCH_BYTES_MAX. UNIMPLEMENTED: the shard's store is older
-        than release 0.2. FAILED_PRECONDITION (BATCH_PARTLY_STORED): some of the ids are stored, but not all.
+        or more than 4,096 messages, or more stored bytes than BATCH_BYTES_MAX.
+        FAILED_PRECONDITION (BATCH_PARTLY_STORED): some of the ids are stored, but not all.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

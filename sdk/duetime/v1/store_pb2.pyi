@@ -43,16 +43,14 @@ DELETION_STAGE_OPEN: DeletionStage
 DELETION_STAGE_DELETE: DeletionStage
 
 class PutRequest(_message.Message):
-    __slots__ = ("records", "retried", "batches", "number")
+    __slots__ = ("records", "batches", "number")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
-    RETRIED_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     records: bytes
-    retried: _containers.RepeatedScalarFieldContainer[int]
     batches: _containers.RepeatedScalarFieldContainer[int]
     number: int
-    def __init__(self, records: _Optional[bytes] = ..., retried: _Optional[_Iterable[int]] = ..., batches: _Optional[_Iterable[int]] = ..., number: _Optional[int] = ...) -> None: ...
+    def __init__(self, records: _Optional[bytes] = ..., batches: _Optional[_Iterable[int]] = ..., number: _Optional[int] = ...) -> None: ...
 
 class PutResponse(_message.Message):
     __slots__ = ("statuses", "queue_offsets", "due_at_ms", "faults", "stored_at_ms", "duplicate_queues", "duplicate_lanes", "past", "number", "fault")
@@ -163,20 +161,6 @@ class SettleResponse(_message.Message):
     stored_at_ms: int
     def __init__(self, statuses: _Optional[_Iterable[_Union[PutStatus, str]]] = ..., queue_offsets: _Optional[_Iterable[int]] = ..., due_at_ms: _Optional[_Iterable[int]] = ..., faults: _Optional[_Mapping[int, _message_pb2.Fault]] = ..., stored_at_ms: _Optional[int] = ...) -> None: ...
 
-class PutMessageRequest(_message.Message):
-    __slots__ = ("records", "lane", "first_entry", "retried", "settles")
-    RECORDS_FIELD_NUMBER: _ClassVar[int]
-    LANE_FIELD_NUMBER: _ClassVar[int]
-    FIRST_ENTRY_FIELD_NUMBER: _ClassVar[int]
-    RETRIED_FIELD_NUMBER: _ClassVar[int]
-    SETTLES_FIELD_NUMBER: _ClassVar[int]
-    records: bytes
-    lane: int
-    first_entry: int
-    retried: _containers.RepeatedScalarFieldContainer[int]
-    settles: _containers.RepeatedCompositeFieldContainer[Settle]
-    def __init__(self, records: _Optional[bytes] = ..., lane: _Optional[int] = ..., first_entry: _Optional[int] = ..., retried: _Optional[_Iterable[int]] = ..., settles: _Optional[_Iterable[_Union[Settle, _Mapping]]] = ...) -> None: ...
-
 class Settle(_message.Message):
     __slots__ = ("record", "receipt", "dead_letter", "group")
     RECORD_FIELD_NUMBER: _ClassVar[int]
@@ -199,42 +183,9 @@ class DeadLetterPlace(_message.Message):
     offset: int
     def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
-class PutMessageResponse(_message.Message):
-    __slots__ = ("statuses", "queue_offsets", "due_at_ms", "faults", "stored_at_ms", "watermark", "duplicate_queues")
-    class FaultsEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: int
-        value: _message_pb2.Fault
-        def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
-    class DuplicateQueuesEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: int
-        value: int
-        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
-    STATUSES_FIELD_NUMBER: _ClassVar[int]
-    QUEUE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
-    DUE_AT_MS_FIELD_NUMBER: _ClassVar[int]
-    FAULTS_FIELD_NUMBER: _ClassVar[int]
-    STORED_AT_MS_FIELD_NUMBER: _ClassVar[int]
-    WATERMARK_FIELD_NUMBER: _ClassVar[int]
-    DUPLICATE_QUEUES_FIELD_NUMBER: _ClassVar[int]
-    statuses: _containers.RepeatedScalarFieldContainer[PutStatus]
-    queue_offsets: _containers.RepeatedScalarFieldContainer[int]
-    due_at_ms: _containers.RepeatedScalarFieldContainer[int]
-    faults: _containers.MessageMap[int, _message_pb2.Fault]
-    stored_at_ms: int
-    watermark: int
-    duplicate_queues: _containers.ScalarMap[int, int]
-    def __init__(self, statuses: _Optional[_Iterable[_Union[PutStatus, str]]] = ..., queue_offsets: _Optional[_Iterable[int]] = ..., due_at_ms: _Optional[_Iterable[int]] = ..., faults: _Optional[_Mapping[int, _message_pb2.Fault]] = ..., stored_at_ms: _Optional[int] = ..., watermark: _Optional[int] = ..., duplicate_queues: _Optional[_Mapping[int, int]] = ...) -> None: ...
-
 class PullDueRequest(_message.Message):
-    __slots__ = ("lane", "after", "max_count", "max_bytes", "wait_ms", "ahead_ms", "scheduler", "without_lease", "next", "any_entries", "may_keep")
+    __slots__ = ("lane", "max_count", "max_bytes", "wait_ms", "ahead_ms", "scheduler", "without_lease", "next", "may_keep")
     LANE_FIELD_NUMBER: _ClassVar[int]
-    AFTER_FIELD_NUMBER: _ClassVar[int]
     MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
@@ -242,10 +193,8 @@ class PullDueRequest(_message.Message):
     SCHEDULER_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_LEASE_FIELD_NUMBER: _ClassVar[int]
     NEXT_FIELD_NUMBER: _ClassVar[int]
-    ANY_ENTRIES_FIELD_NUMBER: _ClassVar[int]
     MAY_KEEP_FIELD_NUMBER: _ClassVar[int]
     lane: int
-    after: int
     max_count: int
     max_bytes: int
     wait_ms: int
@@ -253,9 +202,8 @@ class PullDueRequest(_message.Message):
     scheduler: str
     without_lease: bool
     next: bytes
-    any_entries: bool
     may_keep: bool
-    def __init__(self, lane: _Optional[int] = ..., after: _Optional[int] = ..., max_count: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., ahead_ms: _Optional[int] = ..., scheduler: _Optional[str] = ..., without_lease: bool = ..., next: _Optional[bytes] = ..., any_entries: bool = ..., may_keep: bool = ...) -> None: ...
+    def __init__(self, lane: _Optional[int] = ..., max_count: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., ahead_ms: _Optional[int] = ..., scheduler: _Optional[str] = ..., without_lease: bool = ..., next: _Optional[bytes] = ..., may_keep: bool = ...) -> None: ...
 
 class StandInRequest(_message.Message):
     __slots__ = ("scheduler", "serving", "unasked_ms", "ahead_ms", "paused", "pauses_are_new")
@@ -670,7 +618,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("shard", "store_host", "delay_levels_ms", "segment_bytes", "read_only", "now_ms", "min_position", "max_position", "refusal", "timer_lane_count", "takes_batches")
+    __slots__ = ("shard", "store_host", "delay_levels_ms", "segment_bytes", "read_only", "now_ms", "min_position", "max_position", "refusal", "timer_lane_count")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     STORE_HOST_FIELD_NUMBER: _ClassVar[int]
     DELAY_LEVELS_MS_FIELD_NUMBER: _ClassVar[int]
@@ -681,7 +629,6 @@ class DescribeResponse(_message.Message):
     MAX_POSITION_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     TIMER_LANE_COUNT_FIELD_NUMBER: _ClassVar[int]
-    TAKES_BATCHES_FIELD_NUMBER: _ClassVar[int]
     shard: int
     store_host: bytes
     delay_levels_ms: _containers.RepeatedScalarFieldContainer[int]
@@ -692,8 +639,7 @@ class DescribeResponse(_message.Message):
     max_position: int
     refusal: str
     timer_lane_count: int
-    takes_batches: bool
-    def __init__(self, shard: _Optional[int] = ..., store_host: _Optional[bytes] = ..., delay_levels_ms: _Optional[_Iterable[int]] = ..., segment_bytes: _Optional[int] = ..., read_only: bool = ..., now_ms: _Optional[int] = ..., min_position: _Optional[int] = ..., max_position: _Optional[int] = ..., refusal: _Optional[str] = ..., timer_lane_count: _Optional[int] = ..., takes_batches: bool = ...) -> None: ...
+    def __init__(self, shard: _Optional[int] = ..., store_host: _Optional[bytes] = ..., delay_levels_ms: _Optional[_Iterable[int]] = ..., segment_bytes: _Optional[int] = ..., read_only: bool = ..., now_ms: _Optional[int] = ..., min_position: _Optional[int] = ..., max_position: _Optional[int] = ..., refusal: _Optional[str] = ..., timer_lane_count: _Optional[int] = ...) -> None: ...
 
 class AwaitMessagesResponse(_message.Message):
     __slots__ = ("ready",)

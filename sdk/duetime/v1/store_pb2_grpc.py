@@ -97,11 +97,6 @@ class StoreStub(object):
                 request_serializer=duetime_dot_v1_dot_store__pb2.GetHalfRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_store__pb2.GetHalfResponse.FromString,
                 )
-        self.PutMessage = channel.unary_unary(
-                '/duetime.v1.Store/PutMessage',
-                request_serializer=duetime_dot_v1_dot_store__pb2.PutMessageRequest.SerializeToString,
-                response_deserializer=duetime_dot_v1_dot_store__pb2.PutMessageResponse.FromString,
-                )
         self.Pull = channel.unary_unary(
                 '/duetime.v1.Store/Pull',
                 request_serializer=duetime_dot_v1_dot_gateway__pb2.PullRequest.SerializeToString,
@@ -417,14 +412,6 @@ class StoreServicer(object):
 
     def GetTransaction(self, request, context):
         """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def PutMessage(self, request, context):
-        """Put, Restore and Settle in the form of release 0.1: Restore if `lane` is set, Settle if `settles` are. Callers of
-        0.1 are answered throughout an upgrade; the next version does not have it.
-        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -786,11 +773,6 @@ def add_StoreServicer_to_server(servicer, server):
                     servicer.GetTransaction,
                     request_deserializer=duetime_dot_v1_dot_store__pb2.GetHalfRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_store__pb2.GetHalfResponse.SerializeToString,
-            ),
-            'PutMessage': grpc.unary_unary_rpc_method_handler(
-                    servicer.PutMessage,
-                    request_deserializer=duetime_dot_v1_dot_store__pb2.PutMessageRequest.FromString,
-                    response_serializer=duetime_dot_v1_dot_store__pb2.PutMessageResponse.SerializeToString,
             ),
             'Pull': grpc.unary_unary_rpc_method_handler(
                     servicer.Pull,
@@ -1238,23 +1220,6 @@ class Store(object):
         return grpc.experimental.unary_unary(request, target, '/duetime.v1.Store/GetTransaction',
             duetime_dot_v1_dot_store__pb2.GetHalfRequest.SerializeToString,
             duetime_dot_v1_dot_store__pb2.GetHalfResponse.FromString,
-            options, channel_credentials,
-            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
-
-    @staticmethod
-    def PutMessage(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Store/PutMessage',
-            duetime_dot_v1_dot_store__pb2.PutMessageRequest.SerializeToString,
-            duetime_dot_v1_dot_store__pb2.PutMessageResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

@@ -30,7 +30,7 @@ class EntryBatch:
 
     entries: Entries
     records: bytes = b""
-    # Cursor of the next pull, from the store; empty from a store of release 0.1.
+    # Cursor of the next pull, from the store.
     next: bytes = b""
     # Number of replacements of an entry's record, by index.
     quarantined: dict[int, int] = field(default_factory=dict)
@@ -48,11 +48,6 @@ class EntryBatch:
     @property
     def count(self) -> int:
         return len(self.entries.numbers)
-
-    @property
-    def end(self) -> int:
-        """The entry after the last, if they are consecutive."""
-        return self.first + self.count
 
     def split(self) -> list[bytes]:
         """The records one by one."""

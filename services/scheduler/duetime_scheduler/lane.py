@@ -164,10 +164,7 @@ class Restorer:
         """The entries after a batch, once the first is due soon; None if there was none within the deadline."""
         request = store_pb2.PullDueRequest(
             lane=self._level,
-            # A store of release 0.1 gives consecutive entries, and has no cursor.
-            after=after.end if after else 0,
             next=after.next if after else b"",
-            any_entries=True,
             max_count=BATCH_COUNT_MAX,
             max_bytes=BATCH_BYTES_MAX,
             wait_ms=WAIT_MS,

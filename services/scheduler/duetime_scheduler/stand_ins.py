@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-import grpc
 import structlog
 from duetime.v1 import store_pb2, store_pb2_grpc
 from duetime_core.clock import Clock
@@ -22,9 +21,6 @@ from duetime_scheduler.metrics import SchedulerMetrics
 from duetime_scheduler.sharing import LaneKey, names
 
 log = structlog.get_logger()
-
-# Pause before asking a store again that does not know this call.
-UNKNOWN_PAUSE_MS = 30_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +83,7 @@ class StandIns:
             if error is not None:
                 # The restorers of this store's lanes log it.
                 self._metrics.errors.labels(str(shard), "StandIn", error.status.name).inc()
-            is_unknown = error is not None and error.status is grpc.StatusCode.UNIMPLEMENTED
-            await self._clock.sleep(UNKNOWN_PAUSE_MS if is_unknown else self._unasked_ms / 2)
+            await self._clock.sleep(self._unasked_ms / 2)
 
     async def _ask(self, shard: int) -> store_pb2.StandInResponse:
         known = self._known()

@@ -56,7 +56,6 @@ Answer = TypeVar(
     store_pb2.PutResponse,
     store_pb2.RestoreResponse,
     store_pb2.SettleResponse,
-    store_pb2.PutMessageResponse,
 )
 AnyPull = gateway_pb2.PullRequest | gateway_pb2.PullQueuesRequest
 
@@ -222,20 +221,6 @@ class StoreService(store_pb2_grpc.StoreServicer):
 
     async def GetTransaction(self, request: store_pb2.GetHalfRequest, context: Any) -> store_pb2.GetHalfResponse:
         return await self._looking.get(request)
-
-    async def PutMessage(self, request: store_pb2.PutMessageRequest, context: Any) -> store_pb2.PutMessageResponse:
-        """Put, Restore and Settle as one call, in the form of release 0.1."""
-        if request.lane:
-            outcome, durable = await self._holding.restore(request.records, request.lane, request.first_entry)
-            await self._until(durable)
-        elif request.settles:
-            outcome = await self._durably(self._groups.settle(request.records, request.settles))
-        else:
-            outcome = await self._durably(self._store.put(request.records))
-        response = store_pb2.PutMessageResponse(
-            watermark=outcome.watermark, duplicate_queues=outcome.duplicate_queues, due_at_ms=outcome.dues
-        )
-        return self._fill(response, outcome)
 
     async def _durably(self, outcome: Outcome) -> Outcome:
         """The outcome, once all staged bytes are durable."""
@@ -493,7 +478,6 @@ class StoreService(store_pb2_grpc.StoreServicer):
             max_position=store.published_end,
             refusal=next((refusal.text for refusal in store.gate.refusals()), ""),
             timer_lane_count=store.timer_lane_count,
-            takes_batches=True,
         )
 
     async def ListLanes(self, request: gateway_pb2.ListLanesRequest, context: Any) -> gateway_pb2.ListLanesResponse:

@@ -62,7 +62,6 @@ class BatchDrafts:
 
     __slots__ = ("_request",)
 
-    is_retry = False
     in_runs = False
 
     def __init__(self, request: gateway_pb2.SendBatchRequest) -> None:

@@ -19,7 +19,6 @@ cdef enum:
     BORN_AT_MS = 0x60
     FLAG = 0x68
     MESSAGES = 0x0A
-    RETRY = 0x10
     # Fields of a SendBatchRequest, beside MESSAGES.
     BATCH_TOPIC = 0x12
     BATCH_QUEUE = 0x18

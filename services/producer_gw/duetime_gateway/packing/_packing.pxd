@@ -22,7 +22,7 @@ cdef class Way:
 
 cdef class PlainRequest:
     cdef readonly int count
-    cdef readonly bint is_retry, is_half
+    cdef readonly bint is_half
     cdef bytes _data, _made_ids, _born_host
     cdef int64_t _arrived_at_ms
     cdef Message_ *_messages

@@ -23,7 +23,7 @@ from duetime_format.layout cimport FIXED_BYTES, Host, lane_queue, put_head
 from duetime_gateway.packing._message cimport (
     AFTER, AT, BATCH_QUEUE, BATCH_SHARDING_KEY, BATCH_TOPIC, BODY, BORN_AT_MS, COUNTER_DIGITS, DELAY_LEVEL, DELAY_MS,
     DELIVER_AT_MS, DUE_FIELDS, FLAG, Group, HALF_GROUP, HALF_IMMUNITY, HALF_MESSAGES, ID, ID_SIZE,
-    ID_SIZE_MAX, ID_SLOTS_MAX, KEY, MESSAGES, Message_, NAMES_MAX, PROBES_MAX, PROPERTY, QUEUE, RESULT_SIZE_MAX, RETRY,
+    ID_SIZE_MAX, ID_SLOTS_MAX, KEY, MESSAGES, Message_, NAMES_MAX, PROBES_MAX, PROPERTY, QUEUE, RESULT_SIZE_MAX,
     SHARDING_KEY, TAGS, TOPIC, block_size,
 )
 from duetime_gateway.packing._results cimport put_half, put_result
@@ -209,11 +209,7 @@ cdef class PlainRequest:
         if self._fields_seen & bit:
             return False
         self._fields_seen |= bit
-        if key == RETRY and not self._is_batch and not self.is_half:
-            if not _varint(at, end, &number):
-                return False
-            self.is_retry = number != 0
-        elif self._is_batch and key == BATCH_TOPIC:
+        if self._is_batch and key == BATCH_TOPIC:
             return _text(at, end, &self._topic)
         elif self._is_batch and key == BATCH_SHARDING_KEY:
             return _text(at, end, &self._sharding_key)

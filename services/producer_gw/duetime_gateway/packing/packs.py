@@ -21,17 +21,16 @@ PACK_KEY = b"\x1a"
 class PackDrafts:
     """The messages of packs as drafts made on access: the encoder pauses between them."""
 
-    __slots__ = ("_body_starts", "_firsts", "_packs", "is_retry")
+    __slots__ = ("_body_starts", "_firsts", "_packs")
 
     in_runs = True
 
-    def __init__(self, packs: Sequence[gateway_pb2.Pack], *, is_retry: bool = False) -> None:
+    def __init__(self, packs: Sequence[gateway_pb2.Pack]) -> None:
         """Raises: InvalidArgument: sizes or ids are inconsistent."""
         self._packs = packs
         # Index of each pack's first message, and the bounds of its bodies.
         self._firsts: list[int] = []
         self._body_starts: list[list[int]] = []
-        self.is_retry = is_retry
         violations: list[Violation] = []
         for number, pack in enumerate(packs):
             self._firsts.append(len(self))

@@ -53,22 +53,21 @@ class EncodedRequest:
         request = decode(gateway_pb2.SendRequest.FromString, self._data)
         self.in_ranges = bool(request.packs)
         if not self.in_ranges:
-            return MessageDrafts(request.messages, is_retry=request.retry)
+            return MessageDrafts(request.messages)
         if request.messages:
             raise InvalidArgument([Violation("packs", "cannot be combined with messages in a request")])
-        return PackDrafts(request.packs, is_retry=request.retry)
+        return PackDrafts(request.packs)
 
 
 class MessageDrafts:
     """The messages of a request as drafts made on access: the encoder pauses between them."""
 
-    __slots__ = ("_messages", "is_retry")
+    __slots__ = ("_messages",)
 
     in_runs = False
 
-    def __init__(self, messages: Sequence[message_pb2.Message], *, is_retry: bool = False) -> None:
+    def __init__(self, messages: Sequence[message_pb2.Message]) -> None:
         self._messages = messages
-        self.is_retry = is_retry
 
     def __len__(self) -> int:
         return len(self._messages)

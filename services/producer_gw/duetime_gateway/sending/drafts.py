@@ -22,10 +22,6 @@ class Drafts(Protocol):
     """The drafts of one request, in order. A face may create each one only on access."""
 
     @property
-    def is_retry(self) -> bool:
-        """Whether the request repeats one whose answer was lost."""
-
-    @property
     def in_runs(self) -> bool:
         """Whether they take queues in runs (Route.goes_on), so that a few ranges describe their queues."""
 
@@ -42,7 +38,6 @@ class DraftList:
     """Existing drafts."""
 
     drafts: Sequence[Draft]
-    is_retry: bool = False
     in_runs: bool = False
 
     def __len__(self) -> int:
@@ -71,10 +66,6 @@ class Packed(Protocol):
     @property
     def count(self) -> int:
         """The number of messages."""
-
-    @property
-    def is_retry(self) -> bool:
-        """Whether it repeats a request whose answer was lost."""
 
     @property
     def is_half(self) -> bool:
@@ -130,21 +121,6 @@ class HalfRequest(Request, Protocol):
 
     def transactions(self) -> tuple[str, int]:
         """The producer's group, and the seconds without checks; 0: the shard's timeout. Called after `drafts`."""
-
-
-@dataclass(frozen=True, slots=True)
-class DraftRequest:
-    """A request with existing drafts, for faces without a compiled packer."""
-
-    given: Drafts
-    size: int
-    is_batch: bool = False
-
-    def pack(self, rules: Rules, routes: dict[str, Route], arrived_at_ms: int, born_host: bytes) -> None:
-        return None
-
-    def drafts(self) -> Drafts:
-        return self.given
 
 
 class Caller(NamedTuple):

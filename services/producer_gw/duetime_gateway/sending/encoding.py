@@ -302,7 +302,7 @@ class Encoder:
 
     def _no_lane(self, draft: Draft, shard: int) -> Unsupported:
         field = "replace" if draft.replace else "delay_ms" if draft.delay_ms else "deliver_at_ms"
-        text = f"shard {shard} runs release 0.1, which has no lane for any time; its delay levels are {self._levels}"
+        text = f"shard {shard} has no lane for any time; its delay levels are {self._levels}"
         return Unsupported([Violation(field, text)])
 
     def _remember(self, tags: str) -> str:

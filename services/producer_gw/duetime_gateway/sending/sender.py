@@ -180,13 +180,13 @@ class Sender:
             if packed is not None:
                 return await self._begin_packed(packed, size, deadline_ms, order, caller)
             with sending.beginning():
-                await self._submit_all(sending, batch, drafts.is_retry, deadline_ms, order, caller)
+                await self._submit_all(sending, batch, deadline_ms, order, caller)
             return sending
         with sending.beginning():
             for first in range(0, count, NEW_AT_ONCE):
                 began_s, little_count = time.perf_counter(), self._little_count
                 await self._encode(batch, range(count)[first : first + NEW_AT_ONCE], routes, announced_by_ms)
-                await self._submit_all(sending, batch, drafts.is_retry, deadline_ms, order or batch, caller)
+                await self._submit_all(sending, batch, deadline_ms, order or batch, caller)
                 await sending.settled()
                 if self._little_count > little_count:
                     # Small requests that arrived get as much time as this step took, as far as the deadline allows.
@@ -223,8 +223,7 @@ class Sender:
         """Submits an encoded batch, which is one group, to its shard."""
         for number, group in batch.groups.items():
             shard, records = self._shards.get(number), group.records
-            shard.check_batches()
-            stored = _submit(shard.batcher, b"".join(records), len(records), False, deadline_ms, None, is_batch=True)
+            stored = _submit(shard.batcher, b"".join(records), len(records), deadline_ms, None, is_batch=True)
             sending.add(number, group.indices, stored)
         batch.clear_groups()
 
@@ -248,15 +247,12 @@ class Sender:
                     # Large requests are written in steps; other requests run in between.
                     await turn()
                 records = packed.records(number)
-                if is_batch:
-                    self._shards.get(shard).check_batches()
                 found = self._shards.get(shard)
                 batcher = found.preparer if packed.is_half else found.batcher
                 stored = _submit(
                     batcher,
                     records,
                     count,
-                    packed.is_retry,
                     deadline_ms,
                     order_of_parts,
                     caller.sharer,
@@ -288,7 +284,6 @@ class Sender:
         self,
         sending: Sending,
         batch: Batch,
-        is_retry: bool,
         deadline_ms: float,
         order: object | None,
         caller: Caller,
@@ -297,11 +292,11 @@ class Sender:
         for shard, group in batch.groups.items():
             found = self._shards.get(shard)
             batcher = found.batcher if batch.half is None else found.preparer
-            await self._submit_group(sending, batcher, group, group.records, is_retry, deadline_ms, order, caller)
+            await self._submit_group(sending, batcher, group, group.records, deadline_ms, order, caller)
         for shard, group in batch.replacing.items():
             batcher = self._shards.get(shard).replacer
             records = replacements(group.records, group.max_waits_ms)
-            await self._submit_group(sending, batcher, group, records, is_retry, deadline_ms, order, caller)
+            await self._submit_group(sending, batcher, group, records, deadline_ms, order, caller)
         batch.clear_groups()
 
     async def _submit_group(
@@ -310,7 +305,6 @@ class Sender:
         batcher: Batcher,
         group: Group,
         records: Sequence[bytes],
-        is_retry: bool,
         deadline_ms: float,
         order: object | None,
         caller: Caller,
@@ -322,7 +316,7 @@ class Sender:
             if start:
                 await turn()
             part = b"".join(records[start:stop])
-            stored = _submit(batcher, part, stop - start, is_retry, deadline_ms, order_of_parts, caller.sharer)
+            stored = _submit(batcher, part, stop - start, deadline_ms, order_of_parts, caller.sharer)
             sending.add(batcher.shard, group.indices[start:stop], stored)
 
     async def _routes(
@@ -405,7 +399,6 @@ def _submit(
     batcher: Batcher,
     records: bytes,
     count: int,
-    is_retry: bool,
     deadline_ms: float,
     order: object | None,
     caller: str = "",
@@ -416,7 +409,6 @@ def _submit(
         return batcher.submit(
             records,
             count,
-            retried=is_retry,
             deadline_ms=deadline_ms,
             order=order,
             is_batch=is_batch,

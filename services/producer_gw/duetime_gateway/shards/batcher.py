@@ -83,7 +83,6 @@ class Entry:
     # Concatenated.
     records: bytes
     count: int
-    retried: bool
     deadline_ms: float
     order: object | None
     result: "asyncio.Future[Stored]"
@@ -99,8 +98,6 @@ class SharedPut(NamedTuple):
     entries: Sequence[Entry]
     # Concatenated.
     records: bytes
-    # Indices of retried records: their first put's answer was lost.
-    retried: Sequence[int]
     # First index and count of each run of records that is stored whole or not at all.
     batches: Sequence[int]
     timeout_ms: float
@@ -159,7 +156,6 @@ class Batcher:
         records: bytes,
         count: int,
         *,
-        retried: bool,
         deadline_ms: float,
         order: object | None,
         is_batch: bool = False,
@@ -189,7 +185,7 @@ class Batcher:
             raise Overloaded(text, reason="SHARD_OVERLOADED")
         self._shares.take(caller, size)
         loop = asyncio.get_running_loop()
-        entry = Entry(records, count, retried, deadline_ms, order, loop.create_future(), is_batch, caller)
+        entry = Entry(records, count, deadline_ms, order, loop.create_future(), is_batch, caller)
         self._waiting.append(entry)
         self._waiting_bytes += size
         self._waiting_count += count
@@ -260,18 +256,15 @@ class Batcher:
 
     async def _store(self, entries: list[Entry]) -> None:
         started_ms = self._clock.monotonic_ms()
-        retried: list[int] = []
         batches: list[int] = []
         count = 0
         for entry in entries:
-            if entry.retried:
-                retried.extend(range(count, count + entry.count))
             if entry.is_batch:
                 batches += count, entry.count
             count += entry.count
         joined = b"".join([entry.records for entry in entries])
         timeout_ms = max(entry.deadline_ms for entry in entries) - started_ms
-        stored = await self._put(SharedPut(entries, joined, retried, batches, timeout_ms))
+        stored = await self._put(SharedPut(entries, joined, batches, timeout_ms))
         if len(stored.queue_offsets) != count:
             raise shard_unavailable(f"shard {self.shard} answered {len(stored.queue_offsets)} of {count} records")
         _answer(entries, stored)

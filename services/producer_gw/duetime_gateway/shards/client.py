@@ -170,17 +170,17 @@ class StoreClient:
 
     async def put(self, one: SharedPut) -> Stored:
         """Stores records."""
-        request = store_pb2.PutRequest(records=one.records, retried=one.retried, batches=one.batches)
+        request = store_pb2.PutRequest(records=one.records, batches=one.batches)
         return stored_of(await self._puts.ask(request, one.timeout_ms))
 
     async def replace(self, one: SharedPut) -> Stored:
-        """As `put`, for `contract.replacements`; retried ones need not be named."""
+        """As `put`, for `contract.replacements`."""
         call = self._replace(one.records, timeout=one.timeout_ms / 1000.0)
         answer: store_pb2.ReplaceResponse = await self._call(call)
         return replaced_of(answer)
 
     async def prepare(self, one: SharedPut) -> Stored:
-        """As `put`, for half messages; retried ones need not be named."""
+        """As `put`, for half messages."""
         names, counts = one.callers()
         request = store_pb2.PrepareRecordsRequest(records=one.records, callers=names, counts=counts)
         return prepared_of(await self._call(self._stub.Prepare(request, timeout=one.timeout_ms / 1000.0)))

@@ -8,7 +8,7 @@ import structlog
 from duetime.v1 import store_pb2
 from duetime_core.access.credentials import Credentials
 from duetime_core.clock import Clock
-from duetime_core.errors import DueTimeError, Unavailable, Unsupported, Violation
+from duetime_core.errors import DueTimeError, Unavailable
 from duetime_core.rpc.gathering import Gathering
 from duetime_core.telemetry.defects import outcome
 from duetime_format.levels import DelayLevels
@@ -54,10 +54,8 @@ class Description:
     """A store's answer when it was reached."""
 
     store_host: bytes
-    # Number of lanes for any time; 0: none, as in release 0.1.
+    # Number of lanes for any time; 0: none.
     timer_lane_count: int
-    # Whether it can store batches all or none.
-    takes_batches: bool
 
 
 class Misfit(Unavailable):
@@ -132,12 +130,6 @@ class Shard:
         """Whether the store has been described, and not lost since."""
         return self._description is not None
 
-    def check_batches(self) -> None:
-        """Raises: Unsupported: the store's release does not support batches."""
-        if self._description is not None and not self._description.takes_batches:
-            text = f"shard {self.number} runs release 0.1, which cannot store messages all or none"
-            raise Unsupported([Violation("messages", text)])
-
     async def describe(self, timeout_ms: float | None = None) -> Description:
         """Describes the store, unless already done.
 
@@ -163,7 +155,7 @@ class Shard:
         answer = await self.store.describe(timeout_ms)
         self._check(answer)
         await self._listener.reached(self)
-        self._description = Description(answer.store_host, answer.timer_lane_count, answer.takes_batches)
+        self._description = Description(answer.store_host, answer.timer_lane_count)
         self._up.set(1)
         log.info("shard reached", store=self._whom)
         return self._description

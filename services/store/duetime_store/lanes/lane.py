@@ -102,11 +102,6 @@ class Lane(ABC):
     def cursor_after(self, place: Place) -> bytes:
         """The cursor after an entry of a head, whose unit has this due time."""
 
-    def cursor_at(self, entry: int) -> bytes:
-        """The cursor of a scheduler of release 0.1, which names its first entry. Its entries are consecutive; in
-        another lane it begins at the head and is fenced."""
-        return b""
-
     @abstractmethod
     def wake_before(self, head: Head, wake: "asyncio.Future[None]") -> None:
         """Completes `wake` when an entry arrives that may fall due before all of `head`, until `leave` is called."""

@@ -54,13 +54,10 @@ class LevelLane(Lane):
 
     @property
     def cursor(self) -> bytes:
-        return self.cursor_at(self._cursor)
-
-    def cursor_at(self, entry: int) -> bytes:
-        return max(entry, 0).to_bytes(_CURSOR_BYTES, "big")
+        return _cursor_at(self._cursor)
 
     def cursor_after(self, place: Place) -> bytes:
-        return self.cursor_at(place.entry + 1)
+        return _cursor_at(place.entry + 1)
 
     def head(self, after: bytes, count: int, by_ms: int | None = None) -> Head:
         if len(after) not in (0, _CURSOR_BYTES):
@@ -344,6 +341,10 @@ class LevelLane(Lane):
 
     async def measure(self) -> tuple[int, int]:
         return await self._measured.follow(self.watermark, self.queue.max_offset)
+
+
+def _cursor_at(entry: int) -> bytes:
+    return entry.to_bytes(_CURSOR_BYTES, "big")
 
 
 def _first_due_after(queue: ConsumeQueue, at_ms: int, low: int) -> int:

@@ -27,14 +27,13 @@ class DueEntries:
             self._kept.forget(request.lane)
         due = await self._reader.pull_due(
             request.lane,
-            request.next or self._store.lanes[request.lane].cursor_at(request.after),
+            request.next,
             min(max(request.max_count, 1), limits.PULL_DUE_COUNT_MAX),
             min(max(request.max_bytes, 1), limits.PULL_BYTES_MAX),
             min(request.wait_ms, limits.WAIT_MS_MAX),
             min(max(request.ahead_ms, 0), limits.AHEAD_MS_MAX),
             scheduler=request.scheduler,
             has_lease=not request.without_lease,
-            any_entries=request.any_entries,
         )
         self._metrics.messages_out.labels("pull_due").inc(len(due.sizes))
         response = store_pb2.PullDueResponse(

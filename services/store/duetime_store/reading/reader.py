@@ -337,10 +337,9 @@ class Reader:
         *,
         scheduler: str = "",
         has_lease: bool = True,
-        any_entries: bool = True,
     ) -> Due:
         """Entries at the head of a lane that are due within `ahead_ms`, after waiting for the first to be due within
-        half of that. Unless `any_entries`, they are consecutive.
+        half of that.
 
         Raises:
             NotFound: no such lane.
@@ -350,7 +349,7 @@ class Reader:
         asking = Asking(scheduler, after, has_lease)
         lane.attendance.begin(asking, clock.monotonic_ms())
         try:
-            return await self._pull_due(lane, after, max_count, max_bytes, wait_ms, ahead_ms, any_entries=any_entries)
+            return await self._pull_due(lane, after, max_count, max_bytes, wait_ms, ahead_ms)
         finally:
             lane.attendance.end(asking, lane.cursor, clock.monotonic_ms())
 
@@ -362,16 +361,12 @@ class Reader:
         max_bytes: int,
         wait_ms: float,
         ahead_ms: int,
-        *,
-        any_entries: bool,
     ) -> Due:
         clock = self._store.clock
         give_up_ms = clock.clock.monotonic_ms() + wait_ms
         while True:
             now_ms = clock.now_ms()
             head = lane.head(after, max_count, now_ms + ahead_ms)
-            if not any_entries:
-                head = _consecutive(head)
             due_at_ms = 0
             if len(head.entries):
                 head = self._with_true_first(lane, head, now_ms, now_ms + ahead_ms // 2)
@@ -469,12 +464,6 @@ def _picked(records: bytes, sizes: list[int], indices: Ints) -> bytes:
 def _begin(queue: ConsumeQueue, offset: int) -> Pulled:
     nearest = min(max(offset, queue.min_offset), queue.max_offset)
     return Pulled(queue, nearest, in_range=nearest == offset)
-
-
-def _consecutive(head: Head) -> Head:
-    """The head up to the first gap."""
-    gaps = np.flatnonzero(np.diff(head.entries) != 1)
-    return Head(head.entries[: gaps[0] + 1], head.units[: gaps[0] + 1]) if len(gaps) else head
 
 
 def _due_count(units: Units, until_ms: int) -> int:
