@@ -167,7 +167,7 @@ transactions: setup ## proof: transactions while gateway, store and producers ar
 k8s-test: setup ## proof: deploy/k8s on a real cluster: pods die, updates roll, 1,000 messages are accounted for; KUBECONFIG= K8S_LOAD=
 	$(PROVE) $@ 'tests/kubernetes/run'
 
-upgrade-test: setup ## proof: a loaded cluster of the last release becomes this version's, process by process, and goes back
+upgrade-test: setup ## proof: a loaded cluster of the last release is stopped or killed, and becomes this version's
 	$(PROVE) $@ '$(BIN)/pytest tests/upgrade -m upgrade -s'
 
 release-fixtures: setup ## what tests/upgrade keeps of the release that tests/upgrade/release.py names; once for each release
