@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
-from duetime.cli.options import show_help
+from duetime.cli.options import grouped, show_help
 from duetime.cli.output import print_json
 from duetime_core.clock import SystemClock
 from duetime_core.errors import DueTimeError, StartupError
@@ -119,19 +119,31 @@ Listed = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class _Request:
+@dataclass
+class OutputOptions:
+    """The forms of a job's result."""
+
+    as_json: Json = False
+    html: Html = None
+    out: Out = None
+
+
+@dataclass
+class SparkOptions:
+    """Options of the run, the same for each job."""
+
+    strict: Strict = False
+    levels: Levels = DEFAULT_DELAY_LEVELS
+    master: Master = None
+    conf: Conf = None
+
+
+@dataclass(kw_only=True)
+class _Request(OutputOptions, SparkOptions):
     """A command line."""
 
     job: str
     sources: list[str]
-    as_json: bool
-    html: Path | None
-    out: str | None
-    strict: bool
-    levels: str
-    master: str | None
-    conf: list[str] | None
     database_url: str | None = None
     now: str | None = None
     late_ms: int = 100
@@ -142,17 +154,14 @@ app.callback()(show_help)
 
 
 @app.command()
+@grouped
 def backlog(
+    *,
     sources: Sources,
-    as_json: Json = False,
-    html: Html = None,
-    out: Out = None,
+    output: OutputOptions,
     now: Now = None,
     database_url: DatabaseUrl = None,
-    strict: Strict = False,
-    levels: Levels = DEFAULT_DELAY_LEVELS,
-    master: Master = None,
-    conf: Conf = None,
+    run: SparkOptions,
 ) -> None:
     """Count pending messages, check that deliveries keep up.
 
@@ -163,21 +172,18 @@ def backlog(
       duetime spark backlog duetime-data/store-* --html backlog.html
       duetime spark backlog /var/lib/rocketmq/store --now now --json | jq .overdue_count
     """
-    _do(_Request("backlog", sources, as_json, html, out, strict, levels, master, conf, database_url, now=now))
+    _do("backlog", sources, output, run, database_url=database_url, now=now)
 
 
 @app.command()
+@grouped
 def lateness(
+    *,
     sources: Sources,
-    as_json: Json = False,
-    html: Html = None,
-    out: Out = None,
+    output: OutputOptions,
     late_ms: Late = 100,
     database_url: DatabaseUrl = None,
-    strict: Strict = False,
-    levels: Levels = DEFAULT_DELAY_LEVELS,
-    master: Master = None,
-    conf: Conf = None,
+    run: SparkOptions,
 ) -> None:
     """Measure how late messages were, and find causes.
 
@@ -188,21 +194,18 @@ def lateness(
       duetime spark lateness duetime-data/store-* --html lateness.html
       duetime spark lateness grpc://localhost:9800 --late-ms 20
     """
-    _do(_Request("lateness", sources, as_json, html, out, strict, levels, master, conf, database_url, late_ms=late_ms))
+    _do("lateness", sources, output, run, database_url=database_url, late_ms=late_ms)
 
 
 @app.command()
+@grouped
 def audit(
+    *,
     sources: Sources,
-    as_json: Json = False,
-    html: Html = None,
-    out: Out = None,
+    output: OutputOptions,
     listed: Listed = 100,
     database_url: DatabaseUrl = None,
-    strict: Strict = False,
-    levels: Levels = DEFAULT_DELAY_LEVELS,
-    master: Master = None,
-    conf: Conf = None,
+    run: SparkOptions,
 ) -> None:
     """Prove that each message has one end, none early.
 
@@ -213,20 +216,17 @@ def audit(
       duetime spark audit duetime-data/store-* --strict
       duetime spark audit duetime-data/store-0 --json | jq .violations
     """
-    _do(_Request("audit", sources, as_json, html, out, strict, levels, master, conf, database_url, listed=listed))
+    _do("audit", sources, output, run, database_url=database_url, listed=listed)
 
 
 @app.command("dead_letters")
+@grouped
 def dead_letters(
+    *,
     sources: Sources,
-    as_json: Json = False,
-    html: Html = None,
-    out: Out = None,
+    output: OutputOptions,
     listed: Listed = 100,
-    strict: Strict = False,
-    levels: Levels = DEFAULT_DELAY_LEVELS,
-    master: Master = None,
-    conf: Conf = None,
+    run: SparkOptions,
 ) -> None:
     """Group dead letters by error.
 
@@ -236,19 +236,15 @@ def dead_letters(
     Examples:
       duetime spark dead_letters duetime-data/store-* --html letters.html
     """
-    _do(_Request("dead_letters", sources, as_json, html, out, strict, levels, master, conf, listed=listed))
+    _do("dead_letters", sources, output, run, listed=listed)
 
 
 @app.command()
+@grouped
 def retries(
     sources: Sources,
-    as_json: Json = False,
-    html: Html = None,
-    out: Out = None,
-    strict: Strict = False,
-    levels: Levels = DEFAULT_DELAY_LEVELS,
-    master: Master = None,
-    conf: Conf = None,
+    output: OutputOptions,
+    run: SparkOptions,
 ) -> None:
     """Count deliveries until success, and wasted ones.
 
@@ -258,7 +254,7 @@ def retries(
     Examples:
       duetime spark retries duetime-data/store-*
     """
-    _do(_Request("retries", sources, as_json, html, out, strict, levels, master, conf))
+    _do("retries", sources, output, run)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -268,8 +264,9 @@ def main(arguments: list[str] | None = None) -> int:
     return run(["spark", *(sys.argv[1:] if arguments is None else arguments)])
 
 
-def _do(request: _Request) -> None:
+def _do(job: str, sources: list[str], output: OutputOptions, run: SparkOptions, **others: Any) -> None:
     """Checks all inputs before Spark starts."""
+    request = _Request(job=job, sources=sources, **vars(output), **vars(run), **others)
     _check_variables()
     settings = _settings(request.conf)
     now_ms = None if request.now is None else _moment_ms(request.now)

@@ -12,7 +12,7 @@ from duetime_format.printing import echo
 
 from duetime.cli.backlog_report import print_report, report_object
 from duetime.cli.gateway import CALL_TIMEOUT, call, reach
-from duetime.cli.options import Json, Server, given, span, watched
+from duetime.cli.options import DueOptions, Json, OfTopic, Server, given, grouped, watched
 from duetime.cli.output import about, iso, local, print_chart, print_json, print_table
 from duetime.client.finding.finder import AsyncFinder
 from duetime.client.finding.pending import Backlog, DueCount
@@ -49,10 +49,11 @@ class By(StrEnum):
 
 
 @watched
+@grouped
 def backlog(
-    topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only messages of this topic.")] = None,
-    since: Annotated[str | None, typer.Option("--after", metavar="TIME", help="Due then or later.")] = None,
-    until: Annotated[str | None, typer.Option("--before", metavar="TIME", help="Due before then.")] = None,
+    *,
+    topic: OfTopic = None,
+    due: DueOptions,
     by: Annotated[By | None, typer.Option("--by", help="Rows of equal width. Default: growing widths.")] = None,
     spark: Annotated[
         bool, typer.Option("--spark", help="The latest report of `duetime spark backlog`, and its drift.")
@@ -77,8 +78,7 @@ def backlog(
         print_json(report_object(found)) if as_json else print_report(found)
         _end(found.unreachable_shards)
         return
-    times = span(("--after", since), ("--before", until))
-    together, by_topic = asyncio.run(_count(server, given("--topic", topic), *times))
+    together, by_topic = asyncio.run(_count(server, given("--topic", topic), *due.times()))
     if as_json:
         print_json(_object(together, by_topic))
     else:

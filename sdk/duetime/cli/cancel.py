@@ -3,9 +3,9 @@
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +14,7 @@ import typer
 from duetime_format.printing import echo
 
 from duetime.cli.gateway import CALL_TIMEOUT, reach
-from duetime.cli.options import Json, Server, Yes, due_time, given, length, span
+from duetime.cli.options import Delay, DeliverAt, Json, Server, Yes, due_time, given, grouped, length, span
 from duetime.cli.output import error_text, iso, local, print_json
 from duetime.client.errors import DueTimeError
 from duetime.client.message import CancelResult
@@ -22,22 +22,41 @@ from duetime.client.sending.ending import CancelProgress, Rescheduled
 from duetime.client.sending.producer import AsyncProducer
 
 
-def cancel(
-    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID...]", help="The messages' ids.")] = None,
+@dataclass
+class CancelOptions:
+    """A filter of pending messages."""
+
     topic: Annotated[
         str | None,
         typer.Option("--topic", metavar="TOPIC", help="All messages of this topic; with IDs: the topic of the ids."),
-    ] = None,
+    ] = None
     key: Annotated[
         str | None, typer.Option("--key", metavar="KEY", help="With --topic or a time: only messages with this key.")
-    ] = None,
-    since: Annotated[
-        str | None, typer.Option("--due-from", metavar="TIME", help="All messages due then or later.")
-    ] = None,
+    ] = None
+    since: Annotated[str | None, typer.Option("--due-from", metavar="TIME", help="All messages due then or later.")] = (
+        None
+    )
     until: Annotated[
         str | None,
         typer.Option("--due-before", metavar="TIME", help="All messages due before, such as 2026-12-24T18:00."),
-    ] = None,
+    ] = None
+
+    def criteria(self) -> dict[str, Any]:
+        """Raises: BadParameter."""
+        after, before = span(("--due-from", self.since), ("--due-before", self.until))
+        return {
+            "topic": given("--topic", self.topic),
+            "key": given("--key", self.key),
+            "after": after,
+            "before": before,
+        }
+
+
+@grouped
+def cancel(
+    *,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID...]", help="The messages' ids.")] = None,
+    options: CancelOptions,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the matches.")] = False,
     yes: Yes = False,
     server: Server = None,
@@ -55,35 +74,31 @@ def cancel(
       duetime cancel --topic orders --key 42 --yes
       duetime cancel --topic orders --due-before 2026-12-24T18:00 --dry-run
     """
-    by_time = since is not None or until is not None
-    if by_time if ids else not (by_time or topic is not None):
+    by_time = options.since is not None or options.until is not None
+    if by_time if ids else not (by_time or options.topic is not None):
         raise typer.BadParameter("give IDs, or --topic, --due-from or --due-before")
     if ids:
-        if key is not None or dry_run:
+        if options.key is not None or dry_run:
             raise typer.BadParameter("--key and --dry-run need --topic or a time; they can't be combined with IDs")
-        asyncio.run(_cancel(server, ids, given("--topic", topic), as_json))
+        asyncio.run(_cancel(server, ids, given("--topic", options.topic), as_json))
         return
-    wanted = given("--topic", topic), given("--key", key)
-    times = span(("--due-from", since), ("--due-before", until))
+    wanted = options.criteria()
     if not (yes or dry_run):
         if not sys.stdin.isatty():
             raise typer.BadParameter("cancelled messages are never delivered: give --yes, or --dry-run to count them")
-        counted = asyncio.run(_match(server, *wanted, times, True, as_json, shown=False))
+        counted = asyncio.run(_match(server, wanted, True, as_json, shown=False))
         if not counted.matched:
             echo("nothing to cancel")
             return
-        of_topic = f" of {topic}" if topic else ""
+        of_topic = f" of {options.topic}" if options.topic else ""
         typer.confirm(f"Cancel {counted.matched:,} pending messages{of_topic}?", abort=True)
-    asyncio.run(_match(server, *wanted, times, dry_run, as_json))
+    asyncio.run(_match(server, wanted, dry_run, as_json))
 
 
 def reschedule(
     message_id: Annotated[str, typer.Argument(metavar="ID", help="The message's id.")],
-    delay: Annotated[str | None, typer.Option(metavar="LENGTH", help="Delay from now: 90s, 1h30m, 2d.")] = None,
-    deliver_at: Annotated[
-        str | None,
-        typer.Option("--deliver-at", metavar="TIME", help="Such as 2026-12-24T18:00:00Z; local without a zone."),
-    ] = None,
+    delay: Delay = None,
+    deliver_at: DeliverAt = None,
     body: Annotated[str | None, typer.Option(metavar="BODY|@PATH", help="Another body; @PATH: a file.")] = None,
     topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="The message's topic.")] = None,
     server: Server = None,
@@ -132,19 +147,12 @@ async def _cancel(server: str | None, ids: Sequence[str], topic: str, as_json: b
 
 
 async def _match(
-    server: str | None,
-    topic: str,
-    key: str,
-    times: tuple[datetime | None, datetime | None],
-    dry_run: bool,
-    as_json: bool,
-    *,
-    shown: bool = True,
+    server: str | None, wanted: Mapping[str, Any], dry_run: bool, as_json: bool, *, shown: bool = True
 ) -> CancelProgress:
     """Returns the last progress. Without `shown` it prints nothing."""
     last = CancelProgress(0, 0, 0, 0, None, done=False)
     async with AsyncProducer(await reach(server), timeout=CALL_TIMEOUT) as producer:
-        work = producer.cancel_matching(topic, key=key, after=times[0], before=times[1], dry_run=dry_run)
+        work = producer.cancel_matching(**wanted, dry_run=dry_run)
         try:
             async with aclosing(work) as steps:
                 async for last in steps:

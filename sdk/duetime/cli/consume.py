@@ -13,6 +13,7 @@ import sys
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Annotated, ClassVar, cast
 
@@ -20,7 +21,7 @@ import typer
 from duetime_format.printing import echo
 
 from duetime.cli.messages import message_line, message_object
-from duetime.cli.options import Json, Server
+from duetime.cli.options import FilterOptions, Json, Server, grouped
 from duetime.cli.output import LogFormatter, iso, on_one_line, print_json
 from duetime.client.consuming.consumer import Consumer
 from duetime.client.consuming.failing import Reject, Retry
@@ -41,7 +42,7 @@ KILL_AFTER_S = 0.5
 Run = Callable[[LeasedMessage], Awaitable[None]]
 _LiteTopics = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME", help="Only messages of this lite topic, in order; may be repeated."),
+    typer.Option("--lite-topic", metavar="NAME", help="Only messages of this lite topic, in order; may be repeated."),
 ]
 
 
@@ -49,31 +50,45 @@ class ExitCode(Exception):
     """A command failed: its exit code, and the last line of its standard error. A note has the end of that output."""
 
 
+@dataclass
+class HandlerOptions(FilterOptions):
+    """The arguments of a consumer's handler."""
+
+    lite_topics: _LiteTopics = None
+    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of commands at once.")] = 1
+    lease: Annotated[str, typer.Option(metavar="LENGTH", help="The lease; renewed while a command runs.")] = "60s"
+    max_attempts: Annotated[
+        int | None, typer.Option(metavar="N", help="Maximum number of deliveries. Default: the group's.")
+    ] = None
+    backoff: Annotated[
+        str | None,
+        typer.Option("--backoff", "--retry", metavar="BACKOFF", help="exponential:1s..10m, 1s,5s,30s or levels."),
+    ] = None
+
+
+@dataclass
+class CommandOptions:
+    """The ends of commands and of the consumer."""
+
+    reject_code: Annotated[
+        int | None,
+        typer.Option(min=1, max=255, metavar="CODE", help="Exit code that makes a message a dead letter at once."),
+    ] = None
+    timeout: Annotated[str | None, typer.Option(metavar="LENGTH", help="Commands that run longer fail.")] = None
+    drain: Annotated[str, typer.Option(metavar="LENGTH", help="Time for running commands to finish on stop.")] = "30s"
+    count: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after N commands were started.")] = None
+
+
+@grouped
 def consume(
+    *,
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     group: Annotated[str, typer.Option(metavar="GROUP", help="Created if it does not exist.")],
     command: Annotated[
         str | None, typer.Option("--exec", metavar="COMMAND", help="A shell command, run once for each message.")
     ] = None,
-    tags: Annotated[str | None, typer.Option(metavar="'A || B'", help="Only messages with one of these tags.")] = None,
-    sql: Annotated[str | None, typer.Option(metavar="EXPRESSION", help="Only messages that match, in SQL92.")] = None,
-    lite_topic: _LiteTopics = None,
-    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of commands at once.")] = 1,
-    lease: Annotated[str, typer.Option(metavar="LENGTH", help="The lease; renewed while a command runs.")] = "60s",
-    max_attempts: Annotated[
-        int | None, typer.Option(metavar="N", help="Maximum number of deliveries. Default: the group's.")
-    ] = None,
-    backoff: Annotated[
-        str | None,
-        typer.Option("--backoff", "--retry", metavar="BACKOFF", help="exponential:1s..10m, 1s,5s,30s or levels."),
-    ] = None,
-    reject_code: Annotated[
-        int | None,
-        typer.Option(min=1, max=255, metavar="CODE", help="Exit code that makes a message a dead letter at once."),
-    ] = None,
-    timeout: Annotated[str | None, typer.Option(metavar="LENGTH", help="Commands that run longer fail.")] = None,
-    drain: Annotated[str, typer.Option(metavar="LENGTH", help="Time for running commands to finish on stop.")] = "30s",
-    count: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after N commands were started.")] = None,
+    handling: HandlerOptions,
+    ends: CommandOptions,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
@@ -96,19 +111,11 @@ def consume(
     _log_plainly()
     if sys.stderr.isatty() and not as_json:
         echo(f"duetime: waiting for messages of {topic}, group {group}; Ctrl-C ends", err=True)
-    consumer = Consumer(server, group=group, drain=drain)
-    run = _printer(as_json, consumer.stop) if command is None else _runner(command, group, reject_code)
-    consumer.handler(
-        topic,
-        tags=tags,
-        sql=sql,
-        concurrency=concurrency,
-        max_attempts=max_attempts,
-        backoff=backoff,
-        lease=lease,
-        timeout=timeout,
-        lite_topics=lite_topic or None,
-    )(run if count is None else _at_most(count, run, consumer.stop))
+    consumer = Consumer(server, group=group, drain=ends.drain)
+    run = _printer(as_json, consumer.stop) if command is None else _runner(command, group, ends.reject_code)
+    run = run if ends.count is None else _at_most(ends.count, run, consumer.stop)
+    handling.lite_topics = handling.lite_topics or None
+    consumer.handler(topic, timeout=ends.timeout, **asdict(handling))(run)
     consumer.run()
 
 

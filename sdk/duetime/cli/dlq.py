@@ -5,8 +5,9 @@ import sys
 import textwrap
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -22,12 +23,14 @@ from duetime.cli.options import (
     Max,
     OfError,
     OfIds,
+    OfKey,
     OfTopic,
     Server,
     Yes,
     check_named,
     confirm_discard,
     given,
+    grouped,
     show_help,
     span,
     watched,
@@ -59,22 +62,51 @@ _From = Annotated[
 ]
 _To = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Dead letters up to this time.")]
 _Tag = Annotated[str | None, typer.Option(metavar="TAG", help="Only messages with this tag.")]
-_Key = Annotated[str | None, typer.Option(metavar="KEY", help="Only messages with this key.")]
 _Rate = Annotated[float, typer.Option(min=0, metavar="N", help="Max per second; 0: no limit.")]
 dlq.callback()(show_help)
 
 
+@dataclass
+class LetterOptions:
+    """A filter of dead letters."""
+
+    since: _From = None
+    until: _To = None
+    error: OfError = None
+    tag: _Tag = None
+    key: OfKey = None
+    ids: OfIds = None
+    topic: OfTopic = None
+
+    def criteria(self) -> DeadLetterCriteria:
+        """Raises: BadParameter."""
+        start, end = span(("--from", self.since), ("--to", self.until))
+        return DeadLetterCriteria(
+            start=start,
+            end=end,
+            error=given("--error", self.error),
+            tag=given("--tag", self.tag),
+            key=given("--key", self.key),
+            ids=self.ids or [],
+            topic=given("--topic", self.topic),
+        )
+
+
+@dataclass
+class JobOptions:
+    """The pace and the extent of a redrive or a discard."""
+
+    rate: _Rate = 0.0
+    dry_run: DryRun = False
+    count_max: Max = None
+
+
 @dlq.command("list")
 @watched
+@grouped
 def list_letters(
     group: GroupName,
-    since: _From = None,
-    until: _To = None,
-    error: OfError = None,
-    tag: _Tag = None,
-    key: _Key = None,
-    ids: OfIds = None,
-    topic: OfTopic = None,
+    wanted: LetterOptions,
     newest: Annotated[bool, typer.Option("--newest", help="Newest first, of all shards together.")] = False,
     count_max: Max = None,
     server: Server = None,
@@ -92,8 +124,7 @@ def list_letters(
       duetime dlq list billing --from 2026-01-01T12:00 --error 'TimeoutError: bank'
       duetime dlq list billing --topic orders --tag paid --json | jq -r .id
     """
-    criteria = _criteria(since, until, error, tag, key, ids, topic)
-    asyncio.run(_list(server, group, criteria, newest, count_max, as_json))
+    asyncio.run(_list(server, group, wanted.criteria(), newest, count_max, as_json))
 
 
 async def _list(
@@ -152,18 +183,11 @@ async def _show(server: str | None, group: str, message_id: str, as_json: bool) 
 
 
 @dlq.command("redrive")
+@grouped
 def redrive(
     group: GroupName,
-    since: _From = None,
-    until: _To = None,
-    error: OfError = None,
-    tag: _Tag = None,
-    key: _Key = None,
-    ids: OfIds = None,
-    topic: OfTopic = None,
-    rate: _Rate = 0.0,
-    dry_run: DryRun = False,
-    count_max: Max = None,
+    wanted: LetterOptions,
+    options: JobOptions,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
@@ -179,23 +203,15 @@ def redrive(
       duetime dlq redrive billing --error timeout --rate 50
       duetime dlq redrive billing --id 7F0000010001070D0D0D000000000000
     """
-    criteria = _criteria(since, until, error, tag, key, ids, topic)
-    asyncio.run(_end(server, group, criteria, _Job("redrive", rate, dry_run, count_max, as_json)))
+    asyncio.run(_end(server, group, wanted.criteria(), _Job("redrive", options, as_json)))
 
 
 @dlq.command("discard")
+@grouped
 def discard(
     group: GroupName,
-    since: _From = None,
-    until: _To = None,
-    error: OfError = None,
-    tag: _Tag = None,
-    key: _Key = None,
-    ids: OfIds = None,
-    topic: OfTopic = None,
-    rate: _Rate = 0.0,
-    dry_run: DryRun = False,
-    count_max: Max = None,
+    wanted: LetterOptions,
+    options: JobOptions,
     yes: Yes = False,
     server: Server = None,
     as_json: Json = False,
@@ -209,35 +225,34 @@ def discard(
       duetime dlq discard billing --error 'UserDeleted' --dry-run
       duetime dlq discard billing --to 2026-01-01T12:00 --yes
     """
-    criteria = _criteria(since, until, error, tag, key, ids, topic)
-    if not (yes or dry_run):
+    criteria = wanted.criteria()
+    if not (yes or options.dry_run):
         confirm_discard("dead letters", group, are_all=not any(criteria.values()), dry_run="list")
-    asyncio.run(_end(server, group, criteria, _Job("discard", rate, dry_run, count_max, as_json)))
+    asyncio.run(_end(server, group, criteria, _Job("discard", options, as_json)))
 
 
 class _Job:
     """A redrive or a discard: its options and its outcomes so far."""
 
-    def __init__(self, name: str, rate: float, dry_run: bool, count_max: int | None, as_json: bool) -> None:
+    def __init__(self, name: str, options: JobOptions, as_json: bool) -> None:
         self.name = name
-        self.dry_run = dry_run
+        self._options = options
         self.as_json = as_json
         self.outcomes: Counter[str] = Counter()
         self.ids: set[str] = set()
-        self._count_max = count_max
-        self._options: Mapping[str, Any] = {"rate": rate, "dry_run": dry_run, "max": count_max}
         self._reported_at = time.monotonic()
 
     @property
     def is_limited(self) -> bool:
         """It ended at --max: more may match."""
-        return self.outcomes.total() == self._count_max
+        return self.outcomes.total() == self._options.count_max
 
     def results(
         self, letters: AsyncDeadLetters, criteria: DeadLetterCriteria
     ) -> AsyncGenerator[DeadLetterResult, None]:
         work = letters.redrive if self.name == "redrive" else letters.discard
-        return work(**self._options, **criteria)
+        options = self._options
+        return work(rate=options.rate, dry_run=options.dry_run, max=options.count_max, **criteria)
 
     def report(self, result: DeadLetterResult) -> None:
         self.outcomes[result.outcome] += 1
@@ -253,7 +268,7 @@ class _Job:
 
     def report_progress(self, ending: str = "") -> None:
         self._reported_at = time.monotonic()
-        if self.dry_run:
+        if self._options.dry_run:
             done = f"would {self.name} {self.outcomes['matched']}; nothing was changed"
         else:
             done = ", ".join(f"{name} {count}" for name, count in self.outcomes.items())
@@ -277,27 +292,6 @@ async def _end(server: str | None, group: str, criteria: DeadLetterCriteria, job
         check_named(group, "dead letter", criteria["ids"], job.ids)
     if job.outcomes["failed"]:
         raise typer.Exit(1)
-
-
-def _criteria(
-    since: str | None,
-    until: str | None,
-    error: str | None,
-    tag: str | None,
-    key: str | None,
-    ids: list[str] | None,
-    topic: str | None,
-) -> DeadLetterCriteria:
-    start, end = span(("--from", since), ("--to", until))
-    return DeadLetterCriteria(
-        start=start,
-        end=end,
-        error=given("--error", error),
-        tag=given("--tag", tag),
-        key=given("--key", key),
-        ids=ids or [],
-        topic=given("--topic", topic),
-    )
 
 
 def letter_line(letter: DeadLetter) -> str:

@@ -10,7 +10,7 @@ from duetime_format.printing import echo
 
 from duetime.cli import options, retries
 from duetime.cli.gateway import CALL_TIMEOUT_S, call, reach
-from duetime.cli.options import Json, Server, inherited, watched
+from duetime.cli.options import DryRun, Json, Server, inherited, watched
 from duetime.cli.output import iso, local, moment_or_none, print_json, print_table
 from duetime.cli.policies import backoff_of, policy_of
 from duetime.client.connection import Connection
@@ -252,7 +252,7 @@ def reset(
         ),
     ],
     queue: Annotated[int | None, typer.Option(help="This queue only. Default: all.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; show the changes.")] = False,
+    dry_run: DryRun = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,
     server: Server = None,
     as_json: Json = False,

@@ -3,8 +3,11 @@
 import re
 import sys
 from collections.abc import Callable, Collection
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import datetime
-from typing import Annotated, Any, TypeVar
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 from duetime_format.printing import echo
@@ -26,6 +29,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per l
 # Options of commands about a group's failed messages: dead letters and waiting retries.
 GroupName = Annotated[str, typer.Argument(metavar="GROUP")]
 OfTopic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only messages of this topic.")]
+OfKey = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only messages with this key.")]
 OfError = Annotated[
     str | None,
     typer.Option(
@@ -36,6 +40,15 @@ OfIds = Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="Onl
 Max = Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="At most N.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; show the effect.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, metavar="N", help="The first N.")]
+SentTo = Annotated[
+    str | None, typer.Option("--topic", metavar="TOPIC", help="The topic it was sent to; makes the search faster.")
+]
+Delay = Annotated[str | None, typer.Option("--delay", metavar="LENGTH", help="Delay from now: 90s, 1h30m, 2d.")]
+DeliverAt = Annotated[
+    str | None,
+    typer.Option("--deliver-at", metavar="TIME", help="Such as 2026-12-24T18:00:00Z; local without a zone."),
+]
 WATCHED = "duetime_watched"
 INTERVAL_MS_MIN = 100
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -65,6 +78,31 @@ def confirm_discard(messages: str, group: str, *, are_all: bool, dry_run: str) -
         raise typer.BadParameter(f"{messages} are discarded for good: give --yes, or --dry-run to {dry_run} them")
     which = f"ALL {messages}" if are_all else f"the {messages} that match the options"
     typer.confirm(f"Discard {which} of {group} for good?", abort=True)
+
+
+def grouped(command: _Command) -> _Command:
+    """Lets a command take dataclasses of options: each field is an option, in its class's place."""
+    parameters = signature(command, eval_str=True).parameters
+    groups: dict[str, Any] = {name: one.annotation for name, one in parameters.items() if is_dataclass(one.annotation)}
+
+    @wraps(command)
+    def run(**values: Any) -> Any:
+        for name, group in groups.items():
+            values[name] = group(**{one.name: values.pop(one.name) for one in fields(group)})
+        return command(**values)
+
+    taken = []
+    for name, parameter in parameters.items():
+        if name not in groups:
+            taken.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
+            continue
+        hints = get_type_hints(groups[name], include_extras=True)
+        for one in fields(groups[name]):
+            default = Parameter.empty if one.default is MISSING else one.default
+            taken.append(Parameter(one.name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[one.name]))
+    setattr(run, "__signature__", Signature(taken))  # noqa: B010
+    run.__annotations__ = {one.name: one.annotation for one in taken}
+    return run  # type: ignore[return-value]
 
 
 def watched(command: _Command) -> _Command:
@@ -154,3 +192,28 @@ def check_named(group: str, noun: str, ids: Collection[str], found: Collection[s
     if missing:
         echo(f"duetime: group {group} has no {noun} with id {', '.join(missing)} that matches the options", err=True)
         raise typer.Exit(1)
+
+
+@dataclass
+class DueOptions:
+    """A range of due times."""
+
+    since: Annotated[str | None, typer.Option("--after", metavar="TIME", help="Due then or later.")] = None
+    until: Annotated[
+        str | None, typer.Option("--before", metavar="TIME", help="Due before, such as 2026-12-24T18:00.")
+    ] = None
+
+    def times(self) -> tuple[datetime | None, datetime | None]:
+        """Raises: BadParameter."""
+        return span(("--after", self.since), ("--before", self.until))
+
+
+@dataclass
+class FilterOptions:
+    """A filter of the messages of a topic."""
+
+    tags: Annotated[str | None, typer.Option(metavar="'A || B'", help="Only messages with one of these tags.")] = None
+    sql: Annotated[
+        str | None,
+        typer.Option(metavar="EXPRESSION", help="Only messages whose properties match, such as `size > 5`."),
+    ] = None

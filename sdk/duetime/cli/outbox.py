@@ -4,7 +4,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -12,7 +12,7 @@ from duetime_format.printing import echo
 from sqlalchemy import Connection, Engine, MetaData, create_engine, inspect, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
-from duetime.cli.options import Json, Server, show_help, watched
+from duetime.cli.options import Json, Server, grouped, show_help, watched
 from duetime.cli.output import LogFormatter, about, iso, local, print_json, print_table
 from duetime.client.errors import DueTimeError, InvalidArgument, NotFound
 from duetime.client.message import moment
@@ -47,24 +47,31 @@ _Table = Annotated[str, typer.Option(metavar="NAME", help="The table, or SCHEMA.
 outbox.callback()(show_help)
 
 
-@outbox.command()
-def relay(
-    database: _Database,
-    table: _Table = TABLE_NAME,
-    server: Server = None,
+@dataclass
+class RelayOptions:
+    """The arguments of a relay."""
+
     window: Annotated[
         str, typer.Option(metavar="LENGTH", help="Time within which the server detects repeats; less than its window.")
-    ] = "5m",
+    ] = "5m"
     retention: Annotated[
         str,
         typer.Option(metavar="LENGTH", help="Server retention. A message missing within it was never sent."),
-    ] = "1h",
-    keep: Annotated[str, typer.Option(metavar="LENGTH", help="Retention of sent rows.")] = "0s",
-    poll: Annotated[str, typer.Option(metavar="LENGTH", help="Poll interval if no commit wakes the relay.")] = "1s",
-    lease: Annotated[
-        str, typer.Option(metavar="LENGTH", help="Time until a dead relay's rows are free again.")
-    ] = "60s",
-    batch: Annotated[int, typer.Option(min=1, max=BATCH_MAX, help="Rows in one round.")] = BATCH_MAX,
+    ] = "1h"
+    keep: Annotated[str, typer.Option(metavar="LENGTH", help="Retention of sent rows.")] = "0s"
+    poll: Annotated[str, typer.Option(metavar="LENGTH", help="Poll interval if no commit wakes the relay.")] = "1s"
+    lease: Annotated[str, typer.Option(metavar="LENGTH", help="Time until a dead relay's rows are free again.")] = "60s"
+    batch: Annotated[int, typer.Option(min=1, max=BATCH_MAX, help="Rows in one round.")] = BATCH_MAX
+
+
+@outbox.command()
+@grouped
+def relay(
+    *,
+    database: _Database,
+    table: _Table = TABLE_NAME,
+    server: Server = None,
+    options: RelayOptions,
     drain: Annotated[bool, typer.Option("--drain", help="End when no rows are left to move.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -84,10 +91,9 @@ def relay(
     handler.setFormatter(LogFormatter("duetime: %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.INFO)
     logging.getLogger("duetime").setLevel(logging.INFO)
-    lengths: dict[str, Any] = {"window": window, "retention": retention, "keep": keep, "poll": poll, "lease": lease}
 
     def make(engine: Engine, found: Outbox) -> Relay:
-        return Relay(engine, server, outbox=found, batch=batch, **lengths)
+        return Relay(engine, server, outbox=found, **asdict(options))
 
     with _opened(database, table, make) as moving:
         echo(f"duetime: moving rows of {table}", err=True)

@@ -3,15 +3,14 @@
 import asyncio
 from contextlib import aclosing
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from duetime_format.printing import echo
 from duetime_format.texts import printable
 
 from duetime.cli.gateway import CALL_TIMEOUT, reach
 from duetime.cli.messages import body_object
-from duetime.cli.options import Json, Server, given, span, watched
+from duetime.cli.options import DueOptions, Json, Limit, OfKey, OfTopic, Server, given, grouped, watched
 from duetime.cli.output import iso, local, on_one_line, print_json
 from duetime.client.errors import Damaged
 from duetime.client.finding.finder import AsyncFinder
@@ -19,14 +18,13 @@ from duetime.client.finding.pending import PendingMessage
 
 
 @watched
+@grouped
 def pending(
-    topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only messages of this topic.")] = None,
-    key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only messages with this key.")] = None,
-    since: Annotated[str | None, typer.Option("--after", metavar="TIME", help="Due then or later.")] = None,
-    until: Annotated[
-        str | None, typer.Option("--before", metavar="TIME", help="Due before, such as 2026-12-24T18:00.")
-    ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, metavar="N", help="The first N.")] = 32,
+    *,
+    topic: OfTopic = None,
+    key: OfKey = None,
+    due: DueOptions,
+    limit: Limit = 32,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
@@ -38,8 +36,7 @@ def pending(
       duetime pending --topic orders --key 42
       duetime pending --before 2026-12-24T18:00 --limit 1000 --json | jq -r .id
     """
-    wanted, times = (given("--topic", topic), given("--key", key)), span(("--after", since), ("--before", until))
-    asyncio.run(_list(server, *wanted, times, limit, as_json))
+    asyncio.run(_list(server, given("--topic", topic), given("--key", key), due.times(), limit, as_json))
 
 
 async def _list(

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import sys
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -10,7 +11,7 @@ from duetime_format.printing import echo
 
 from duetime.cli.gateway import CALL_TIMEOUT_S, reach
 from duetime.cli.messages import message_line, message_object
-from duetime.cli.options import Json, Server, moment
+from duetime.cli.options import FilterOptions, Json, Server, grouped, moment
 from duetime.cli.output import LogFormatter, print_json
 from duetime.client.connection import Connection
 from duetime.client.consuming.puller import AsyncPuller, Start
@@ -28,7 +29,9 @@ CATCH_UP_WAIT = "100ms"
 _Topic = Annotated[str, typer.Argument(metavar="TOPIC")]
 
 
+@grouped
 def pull(
+    *,
     topic: _Topic,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new messages, until Ctrl-C.")] = False,
     start: Annotated[
@@ -40,11 +43,7 @@ def pull(
             help="The start of each queue; TIME: messages stored since. Default: the group's start, else earliest.",
         ),
     ] = None,
-    tags: Annotated[str | None, typer.Option(metavar="'A || B'", help="Only messages with one of these tags.")] = None,
-    sql: Annotated[
-        str | None,
-        typer.Option(metavar="EXPRESSION", help="Only messages whose properties match, such as `size > 5`."),
-    ] = None,
+    wanted: FilterOptions,
     group: Annotated[
         str | None,
         typer.Option(
@@ -81,15 +80,14 @@ def pull(
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormatter("duetime: %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
-    asyncio.run(_pull(server, topic, first, tags, sql, group, follow, count_max, as_json))
+    asyncio.run(_pull(server, topic, first, wanted, group, follow, count_max, as_json))
 
 
 async def _pull(
     server: str | None,
     topic: str,
     start: Start | int | None,
-    tags: str | None,
-    sql: str | None,
+    wanted: FilterOptions,
     group: str | None,
     follow: bool,
     count_max: int | None,
@@ -106,7 +104,7 @@ async def _pull(
         start = dict.fromkeys(ends, start)
     left = sys.maxsize if count_max is None else count_max
     long_poll = LONG_POLL if follow else CATCH_UP_WAIT
-    puller = AsyncPuller(address, topic, start=start, group=group, tags=tags, sql=sql, long_poll=long_poll)
+    puller = AsyncPuller(address, topic, start=start, group=group, long_poll=long_poll, **asdict(wanted))
     if follow and sys.stderr.isatty() and not as_json:
         echo(f"duetime: waiting for messages of {topic}; Ctrl-C ends", err=True)
     async with puller:

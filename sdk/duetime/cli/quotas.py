@@ -1,12 +1,13 @@
 """`duetime quotas`: limits of users and topics."""
 
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import typer
 from duetime_format.printing import echo
 
 from duetime.cli.gateway import call
-from duetime.cli.options import Json, Server, show_help, watched
+from duetime.cli.options import Json, Server, grouped, show_help, watched
 from duetime.cli.output import print_json, print_table
 from duetime.v1 import quotas_pb2 as pb
 
@@ -48,13 +49,21 @@ _LIMITS = (
 _USED = ("messages_per_s", "bytes_per_s", "connections", "streams", "pending_count", "pending_bytes")
 
 
+@dataclass
+class RateOptions:
+    """The limits of sends."""
+
+    messages_per_s: _Rate = 0
+    bytes_per_s: _Bytes = 0
+    burst_messages: _Burst = 0
+    burst_bytes: _BurstBytes = 0
+
+
 @_set.command()
+@grouped
 def user(
     name: _Name,
-    messages_per_s: _Rate = 0,
-    bytes_per_s: _Bytes = 0,
-    burst_messages: _Burst = 0,
-    burst_bytes: _BurstBytes = 0,
+    rates: RateOptions,
     connections: Annotated[int, typer.Option(min=0, help="Concurrent connections.")] = 0,
     streams: Annotated[int, typer.Option(min=0, help="Concurrent streams and long polls.")] = 0,
     per_host: Annotated[
@@ -72,26 +81,16 @@ def user(
       duetime quotas set user alice --messages-per-s 1000 --streams 50
       duetime quotas set user '*' --bytes-per-s 10000000
     """
-    quota = pb.Quota(
-        of=pb.QuotaOf(user=name),
-        messages_per_s=messages_per_s,
-        bytes_per_s=bytes_per_s,
-        burst_messages=burst_messages,
-        burst_bytes=burst_bytes,
-        connections=connections,
-        streams=streams,
-        per_host=per_host,
-    )
+    of = pb.QuotaOf(user=name)
+    quota = pb.Quota(of=of, connections=connections, streams=streams, per_host=per_host, **asdict(rates))
     _send(server, quota, as_json)
 
 
 @_set.command()
+@grouped
 def topic(
     name: _Name,
-    messages_per_s: _Rate = 0,
-    bytes_per_s: _Bytes = 0,
-    burst_messages: _Burst = 0,
-    burst_bytes: _BurstBytes = 0,
+    rates: RateOptions,
     pending_count: Annotated[int, typer.Option(min=0, help="Pending messages.")] = 0,
     pending_bytes: Annotated[int, typer.Option(min=0, help="Bytes of the bodies of pending messages.")] = 0,
     server: Server = None,
@@ -105,16 +104,8 @@ def topic(
     Examples:
       duetime quotas set topic orders --messages-per-s 5000 --pending-count 1000000
     """
-    quota = pb.Quota(
-        of=pb.QuotaOf(topic=name),
-        messages_per_s=messages_per_s,
-        bytes_per_s=bytes_per_s,
-        burst_messages=burst_messages,
-        burst_bytes=burst_bytes,
-        pending_count=pending_count,
-        pending_bytes=pending_bytes,
-    )
-    _send(server, quota, as_json)
+    of = pb.QuotaOf(topic=name)
+    _send(server, pb.Quota(of=of, pending_count=pending_count, pending_bytes=pending_bytes, **asdict(rates)), as_json)
 
 
 def _send(server: str | None, quota: pb.Quota, as_json: bool) -> None:

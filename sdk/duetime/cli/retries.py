@@ -4,7 +4,7 @@ import asyncio
 import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import typer
@@ -26,6 +26,7 @@ from duetime.cli.options import (
     check_named,
     confirm_discard,
     given,
+    grouped,
     inherited,
 )
 from duetime.cli.output import iso, local, on_one_line, print_json
@@ -33,12 +34,25 @@ from duetime.client.administering.admin import AsyncAdmin
 from duetime.client.administering.retries import RetriesProgress, WaitingRetry
 
 
+@dataclass
+class RetryOptions:
+    """A filter of waiting retries."""
+
+    topic: OfTopic = None
+    error: OfError = None
+    ids: OfIds = None
+
+    def criteria(self) -> dict[str, Any]:
+        """Raises: BadParameter."""
+        topic, error = given("--topic", self.topic), given("--error", self.error)
+        return {"topic": topic, "error": error, "ids": self.ids or []}
+
+
+@grouped
 def list_retries(
     context: typer.Context,
     group: GroupName,
-    topic: OfTopic = None,
-    error: OfError = None,
-    ids: OfIds = None,
+    options: RetryOptions,
     count_max: Max = None,
     server: Server = None,
     as_json: Json = False,
@@ -55,7 +69,7 @@ def list_retries(
       duetime groups retries billing --topic orders --json | jq -r .id
     """
     server, as_json = inherited(context, server, as_json)
-    asyncio.run(_list(server, group, _filter(topic, error, ids), count_max, as_json))
+    asyncio.run(_list(server, group, options.criteria(), count_max, as_json))
 
 
 async def _list(
@@ -82,12 +96,11 @@ async def _list(
         echo(f"duetime: group {group} has no waiting retries{which}", err=True)
 
 
+@grouped
 def retry_now(
     context: typer.Context,
     group: GroupName,
-    topic: OfTopic = None,
-    error: OfError = None,
-    ids: OfIds = None,
+    options: RetryOptions,
     dry_run: DryRun = False,
     server: Server = None,
     as_json: Json = False,
@@ -104,15 +117,14 @@ def retry_now(
       duetime groups retry-now billing --id 7F0000010001070D0D0D000000000000
     """
     server, as_json = inherited(context, server, as_json)
-    asyncio.run(_end(server, group, _filter(topic, error, ids), dry_run, as_json, discards=False))
+    asyncio.run(_end(server, group, options.criteria(), dry_run, as_json, discards=False))
 
 
+@grouped
 def discard_retries(
     context: typer.Context,
     group: GroupName,
-    topic: OfTopic = None,
-    error: OfError = None,
-    ids: OfIds = None,
+    options: RetryOptions,
     dry_run: DryRun = False,
     yes: Yes = False,
     server: Server = None,
@@ -129,7 +141,7 @@ def discard_retries(
       duetime groups discard-retries billing --topic orders --yes
     """
     server, as_json = inherited(context, server, as_json)
-    wanted = _filter(topic, error, ids)
+    wanted = options.criteria()
     if not (yes or dry_run):
         confirm_discard("waiting retries", group, are_all=not any(wanted.values()), dry_run="count")
     asyncio.run(_end(server, group, wanted, dry_run, as_json, discards=True))
@@ -169,10 +181,6 @@ def _report(last: RetriesProgress, dry_run: bool, verb: str, done: str) -> str:
         return f"would {verb} {last.matched:,} waiting retries; nothing was changed"
     gone = f"; {last.gone:,} were delivered or discarded by others first" if last.gone else ""
     return f"{done} {last.ended:,} waiting retries{gone}"
-
-
-def _filter(topic: str | None, error: str | None, ids: list[str] | None) -> dict[str, Any]:
-    return {"topic": given("--topic", topic), "error": given("--error", error), "ids": ids or []}
 
 
 def _line(retry: WaitingRetry) -> str:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
@@ -14,7 +15,7 @@ from duetime_format.limits import BATCH_BYTES_MAX, SEND_COUNT_MAX
 from duetime_format.printing import echo
 
 from duetime.cli.gateway import reach
-from duetime.cli.options import Json, Server, due_time, length
+from duetime.cli.options import Delay, DeliverAt, Json, Server, due_time, grouped, length
 from duetime.cli.output import iso, local, print_json
 from duetime.client.errors import DueTimeError
 from duetime.client.message import Message, Receipt
@@ -38,30 +39,57 @@ _Replace = Annotated[bool, typer.Option("--replace", help="Replace the pending m
 _Body = Annotated[str, typer.Argument(metavar="BODY|@PATH|-", help="The body; @PATH: a file; -: standard input.")]
 
 
-def send(
-    topic: _Topic,
-    body: _Body = "-",
-    delay: Annotated[str | None, typer.Option(metavar="LENGTH", help="Delay from now: 90s, 1h30m, 2d.")] = None,
-    deliver_at: Annotated[
-        str | None,
-        typer.Option("--deliver-at", metavar="TIME", help="Such as 2026-12-24T18:00:00Z; local without a zone."),
-    ] = None,
-    level: Annotated[int | None, typer.Option(help="The delay as a level, from 1, instead of --delay.")] = None,
-    replace: _Replace = False,
+@dataclass
+class DelayOptions:
+    """The delay of messages, and the pending message that they replace."""
+
+    delay: Delay = None
+    deliver_at: DeliverAt = None
+    level: Annotated[int | None, typer.Option(help="The delay as a level, from 1, instead of --delay.")] = None
+    replace: _Replace = False
     max_wait: Annotated[
         str | None, typer.Option(metavar="LENGTH", help="With --replace: latest due time after the first message.")
-    ] = None,
+    ] = None
+
+    def fields(self) -> dict[str, Any]:
+        """Raises: BadParameter."""
+        if (self.delay is not None) + (self.level is not None) + (self.deliver_at is not None) > 1:
+            raise typer.BadParameter("give one of --delay, --deliver-at and --level")
+        for option, text in (("--delay", self.delay), ("--max-wait", self.max_wait)):
+            if text is not None:
+                length(option, text)
+        return asdict(self) | {"deliver_at": due_time("--deliver-at", self.deliver_at)}
+
+
+@dataclass
+class FieldOptions:
+    """Further fields of messages."""
+
+    tags: Annotated[str, typer.Option(help="The tag, for filters.")] = ""
+    key: Annotated[list[str] | None, typer.Option(help="A business key; may be repeated.")] = None
+    prop: Annotated[list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="May be repeated.")] = None
+    queue: Annotated[int | None, typer.Option(help="The queue. Default: by sharding key, otherwise in turn.")] = None
+    sharding_key: Annotated[str, typer.Option(help="Messages with equal keys go to the same queue.")] = ""
+    priority: Annotated[int | None, typer.Option(help="From 0, for a topic of the type priority.")] = None
+    lite_topic: _LiteTopic = ""
+
+    def fields(self) -> dict[str, Any]:
+        """Raises: BadParameter."""
+        values = asdict(self)
+        return values | {"keys": values.pop("key") or (), "properties": _properties(values.pop("prop") or [])}
+
+
+@grouped
+def send(
+    *,
+    topic: _Topic,
+    body: _Body = "-",
+    delay: DelayOptions,
     lines: Annotated[bool, typer.Option("--lines", help="Send each line as a message.")] = False,
     batch: Annotated[
         bool, typer.Option("--batch", help="Send the lines as one batch: all are stored, in one queue, or none.")
     ] = False,
-    tags: Annotated[str, typer.Option(help="The tag, for filters.")] = "",
-    key: Annotated[list[str] | None, typer.Option(help="A business key; may be repeated.")] = None,
-    prop: Annotated[list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="May be repeated.")] = None,
-    queue: Annotated[int | None, typer.Option(help="The queue. Default: by sharding key, otherwise in turn.")] = None,
-    sharding_key: Annotated[str, typer.Option(help="Messages with equal keys go to the same queue.")] = "",
-    priority: Annotated[int | None, typer.Option(help="From 0, for a topic of the type priority.")] = None,
-    lite_topic: _LiteTopic = "",
+    fields: FieldOptions,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
@@ -77,29 +105,9 @@ def send(
       duetime send rooms "good morning" --lite-topic room-42
       duetime send orders @items.txt --batch --sharding-key order-42
     """
-    if batch and replace:
+    if batch and delay.replace:
         raise typer.BadParameter("give either --batch or --replace: a batch replaces no messages")
-    if (delay is not None) + (level is not None) + (deliver_at is not None) > 1:
-        raise typer.BadParameter("give one of --delay, --deliver-at and --level")
-    for option, text in (("--delay", delay), ("--max-wait", max_wait)):
-        if text is not None:
-            length(option, text)
-    make = partial(
-        Message,
-        topic,
-        delay=delay,
-        level=level,
-        deliver_at=due_time("--deliver-at", deliver_at),
-        tags=tags,
-        keys=key or (),
-        properties=_properties(prop or []),
-        sharding_key=sharding_key,
-        queue=queue,
-        replace=replace,
-        max_wait=max_wait,
-        priority=priority,
-        lite_topic=lite_topic,
-    )
+    make = partial(Message, topic, **delay.fields(), **fields.fields())
     with ExitStack() as opened:
         if body == "-" and sys.stdin.isatty():
             raise typer.BadParameter("BODY is missing, and standard input is a terminal")

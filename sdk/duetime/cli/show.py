@@ -9,7 +9,7 @@ from duetime_format.printing import echo
 
 from duetime.cli.gateway import CALL_TIMEOUT, reach
 from duetime.cli.messages import content_lines, message_object
-from duetime.cli.options import Json, Server, watched
+from duetime.cli.options import Json, SentTo, Server, watched
 from duetime.cli.output import about, iso, local, now_ms, print_json
 from duetime.cli.transactions import progress_lines, transaction_object
 from duetime.client.errors import DueTimeError
@@ -30,9 +30,7 @@ class _Shown(NamedTuple):
 @watched
 def show(
     message_id: Annotated[str, typer.Argument(metavar="ID", help="The message's id, or a RocketMQ offset id.")],
-    topic: Annotated[
-        str, typer.Option("--topic", metavar="TOPIC", help="The topic it was sent to; makes the search faster.")
-    ] = "",
+    topic: SentTo = None,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
@@ -46,7 +44,7 @@ def show(
       duetime show 7F0000010001070D0D0D000000000000
       duetime show order-42 --topic orders --json | jq .state
     """
-    shown = asyncio.run(_find(server, message_id, topic))
+    shown = asyncio.run(_find(server, message_id, topic or ""))
     if as_json:
         end, transaction = shown.end, shown.transaction
         more: dict[str, Any] = {"ended_at": iso(end.at if end else None)}

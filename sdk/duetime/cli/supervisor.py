@@ -14,9 +14,11 @@ import os
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from duetime_format.printing import echo
 
 from duetime.cli.child import Child, Node, exit_text, run
@@ -38,52 +40,77 @@ CONSOLE_PORT = 9880
 STORE = "store"
 
 
+@dataclass
+class ClusterOptions:
+    """The processes of a cluster, and their ports."""
+
+    processes: Annotated[
+        bool, typer.Option("--processes", envvar="DUETIME_UP_PROCESSES", help="Run a process for each service.")
+    ] = False
+    inner_ports: Annotated[
+        bool, typer.Option("--inner-ports", help="Let store, scheduler and retry listen too, on free ports.")
+    ] = False
+    certs: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Accept TLS only, with the certificates of `duetime certs init DIR`."),
+    ] = None
+    console_port: Annotated[
+        int | None,
+        typer.Option(
+            "--console-port",
+            min=0,
+            max=65_535,
+            envvar="DUETIME_UP_CONSOLE_PORT",
+            help="The console's port; 0: any free one. Default: 9880, or any free one if that is in use.",
+        ),
+    ] = None
+    no_console: Annotated[
+        bool, typer.Option("--no-console", envvar="DUETIME_UP_NO_CONSOLE", help="Start no console.")
+    ] = False
+    no_spares: Annotated[
+        bool,
+        typer.Option(
+            "--no-spares",
+            envvar="DUETIME_UP_NO_SPARES",
+            help="Keep no processes ready for restarts: less memory, slower restarts.",
+        ),
+    ] = False
+
+
 class Cluster:
     """One shard and the services around it. Port 0 of the gateway means any free port."""
 
-    def __init__(
-        self,
-        data: Path,
-        port: int,
-        *,
-        host: str = HOST,
-        processes: bool = False,
-        inner_ports: bool = False,
-        certs: Path | None = None,
-        console: bool = False,
-        console_port: int | None = None,
-        spares: bool = True,
-    ) -> None:
-        """`host`: the gateway's address; the other services listen on loopback. `processes`: one for each service.
-        `inner_ports`: whether the other services always listen. `certs`: folder of `duetime certs init`; with it all
-        gRPC ports accept TLS only. `console`: whether to run one, at `console_port`; None: the default port, or any
-        free one if that is in use.
+    def __init__(self, data: Path, port: int, host: str, options: ClusterOptions) -> None:
+        """`host`: the gateway's address; the other services listen on loopback.
 
         Raises:
             CannotStart: files of `certs` are missing, or a port is in use.
         """
+        processes = options.processes
         self.data = data
         self._host = host
-        self._certs = certs
+        self._certs = None if options.certs is None else options.certs.absolute()
         database_url = f"sqlite:///{data / 'metadata.db'}"
         self._upgrade = ["-m", "duetime_core.metadata", "upgrade", "--database-url", database_url]
         self._ports = Ports()
         logs = data / "logs"
         self._metadata_log = logs / "metadata.log"
-        self._nodes = self._make_nodes(port, database_url, one_page=not processes, listen=processes or inner_ports)
+        listen = processes or options.inner_ports
+        self._nodes = self._make_nodes(port, database_url, one_page=not processes, listen=listen)
         self.gateway = self._nodes[0]
+        spares = not options.no_spares
         if processes:
             self._children = [
                 Child(one.name, ["-m", f"duetime_{one.name}"], [one], logs, has_spare=spares) for one in self._nodes
             ]
         else:
-            together = ["-m", "duetime_core.together", *(["--inner-ports"] if inner_ports else [])]
+            together = ["-m", "duetime_core.together", *(["--inner-ports"] if options.inner_ports else [])]
             self._children = [Child("cluster", together, self._nodes, logs, has_spare=spares)]
         self._page: Node | None = None
         self._console: Child | None = None
-        if console:
+        if not options.no_console:
             # Listens from now on: a browser that connects before the console serves waits.
-            listener = self._console_listener(console_port)
+            listener = self._console_listener(options.console_port)
             self._page = self._make_console(listener.getsockname()[1])
             self._console = Child(CONSOLE, ["-m", "duetime_console"], [self._page], logs, listener)
 

@@ -10,7 +10,7 @@ from duetime_format.levels import LEVEL_COUNT_MAX
 from duetime_format.printing import echo
 
 from duetime.cli.gateway import CALL_TIMEOUT, reach
-from duetime.cli.options import Json, Server
+from duetime.cli.options import Json, SentTo, Server
 from duetime.cli.output import iso, local, on_one_line, print_json
 from duetime.client.finding.finder import AsyncFinder
 from duetime.client.finding.trace import Trace, TraceEvent
@@ -18,9 +18,7 @@ from duetime.client.finding.trace import Trace, TraceEvent
 
 def trace(
     message_id: Annotated[str, typer.Argument(metavar="ID", help="The message's id, or a RocketMQ offset id.")],
-    topic: Annotated[
-        str | None, typer.Option("--topic", metavar="TOPIC", help="The topic it was sent to; makes the search faster.")
-    ] = None,
+    topic: SentTo = None,
     show_traces: Annotated[bool, typer.Option("--traces", help="Print the handlers' stack traces too.")] = False,
     server: Server = None,
     as_json: Json = False,

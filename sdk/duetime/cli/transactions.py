@@ -14,7 +14,7 @@ from duetime_format.printing import echo
 
 from duetime.cli.gateway import CALL_TIMEOUT, reach
 from duetime.cli.messages import body_object, content_lines
-from duetime.cli.options import Json, Server, Yes, given, length, show_help, watched
+from duetime.cli.options import Json, Limit, OfTopic, Server, Yes, given, length, show_help, watched
 from duetime.cli.output import about, error_text, iso, local, now_ms, print_json
 from duetime.client.errors import DueTimeError
 from duetime.client.finding.finder import AsyncFinder
@@ -62,13 +62,13 @@ transactions.callback()(show_help)
 @watched
 def list_command(
     group: Annotated[str | None, typer.Option("--group", metavar="GROUP", help="Only this producer group.")] = None,
-    topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only messages of this topic.")] = None,
+    topic: OfTopic = None,
     state: Annotated[State | None, typer.Option("--state", help="Default: both.")] = None,
     older_than: Annotated[
         str | None,
         typer.Option("--older-than", metavar="LENGTH", help="Only transactions older than this: 90s, 1h30m, 2d."),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, metavar="N", help="The first N.")] = 100,
+    limit: Limit = 100,
     server: Server = None,
     as_json: Json = False,
 ) -> None:

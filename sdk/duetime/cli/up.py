@@ -12,49 +12,20 @@ import typer
 from duetime_format.printing import echo
 
 from duetime.cli.demo import Demo
-from duetime.cli.options import Json
+from duetime.cli.options import Json, grouped
 from duetime.cli.preflight import HOST, check_port, check_software, claimed
-from duetime.cli.supervisor import Cluster
+from duetime.cli.supervisor import Cluster, ClusterOptions
 from duetime.client.trust import Tls
 
-_NoConsole = Annotated[bool, typer.Option("--no-console", envvar="DUETIME_UP_NO_CONSOLE", help="Start no console.")]
-_NoSpares = Annotated[
-    bool,
-    typer.Option(
-        "--no-spares",
-        envvar="DUETIME_UP_NO_SPARES",
-        help="Keep no processes ready for restarts: less memory, slower restarts.",
-    ),
-]
 
-
+@grouped
 def up(
+    *,
     data: Annotated[Path, typer.Option(metavar="DIR", help="The directory for all data.")] = Path("duetime-data"),
     port: Annotated[int, typer.Option(min=0, max=65_535, help="The gateway's port; 0: any free one.")] = 9800,
     host: Annotated[str, typer.Option(metavar="HOST", help="The gateway's address.")] = HOST,
     demo: Annotated[bool, typer.Option("--demo", help="Send a few delayed messages and show their arrival.")] = False,
-    processes: Annotated[
-        bool, typer.Option("--processes", envvar="DUETIME_UP_PROCESSES", help="Run a process for each service.")
-    ] = False,
-    inner_ports: Annotated[
-        bool, typer.Option("--inner-ports", help="Let store, scheduler and retry listen too, on free ports.")
-    ] = False,
-    certs: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Accept TLS only, with the certificates of `duetime certs init DIR`."),
-    ] = None,
-    console_port: Annotated[
-        int | None,
-        typer.Option(
-            "--console-port",
-            min=0,
-            max=65_535,
-            envvar="DUETIME_UP_CONSOLE_PORT",
-            help="The console's port; 0: any free one. Default: 9880, or any free one if that is in use.",
-        ),
-    ] = None,
-    no_console: _NoConsole = False,
-    no_spares: _NoSpares = False,
+    options: ClusterOptions,
     as_json: Json = False,
 ) -> None:
     """Start a cluster on this machine.
@@ -82,20 +53,9 @@ def up(
     with claimed(data):
         if port:
             check_port(port, host)
-        if console_port and not no_console:
-            check_port(console_port)
-        own = None if certs is None else certs.absolute()
-        cluster = Cluster(
-            data,
-            port,
-            host=host,
-            processes=processes,
-            inner_ports=inner_ports,
-            certs=own,
-            console=not no_console,
-            console_port=console_port,
-            spares=not no_spares,
-        )
+        if options.console_port and not options.no_console:
+            check_port(options.console_port)
+        cluster = Cluster(data, port, host, options)
         asyncio.run(_serve(cluster, demo=demo, as_json=as_json))
 
 
