@@ -127,6 +127,11 @@ class _Inner(store_pb2_grpc.StoreServicer, scheduler_pb2_grpc.SchedulerServicer)
         return
         yield
 
+    async def PutStream(self, requests: Any, context: Any) -> AsyncIterator[Any]:
+        self.calls += 1
+        return
+        yield
+
 
 @asynccontextmanager
 async def serving(secret: ClusterSecret) -> AsyncIterator[tuple[_Inner, str]]:
@@ -150,7 +155,15 @@ async def exported(channel: grpc.aio.Channel) -> list[Any]:
     return [chunk async for chunk in stub.Export(store_pb2.DescribeRequest(), timeout=60)]
 
 
-@pytest.mark.parametrize("call", [pause, exported])
+async def put_in_stream(channel: grpc.aio.Channel) -> None:
+    """A stream without an iterator of requests: they are written later."""
+    call = store_pb2_grpc.StoreStub(channel).PutStream()  # type: ignore[no-untyped-call]
+    if await call.read() is grpc.aio.EOF:
+        return
+    raise AssertionError("it has an answer")
+
+
+@pytest.mark.parametrize("call", [pause, exported, put_in_stream])
 @pytest.mark.parametrize("shown", ["", OTHER])
 async def test_call_of_a_stranger_is_refused_before_it_reaches_the_service(call: Any, shown: str) -> None:
     async with (
@@ -178,11 +191,12 @@ async def test_call_with_the_secret_passes_by_every_kind_of_channel() -> None:
         async with make_channel(address, Credentials(secret)) as channel:
             assert await pause(channel)
             assert await exported(channel) == []
+            await put_in_stream(channel)
         async with make_channel(address, Credentials(ClusterSecret(OTHER))) as channel:
             assert await pause(channel)
         method = make_channel(address, Credentials(secret)).unary_unary("/duetime.v1.Scheduler/PauseLane")
         assert await method(b"", timeout=60, metadata=(("traceparent", "00-x"),))
-    assert inner.calls == 4
+    assert inner.calls == 5
     with (
         make_blocking_channel("127.0.0.1:1", credentials=Credentials(secret)) as blocking,
         pytest.raises(grpc.RpcError),

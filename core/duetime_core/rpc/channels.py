@@ -61,8 +61,8 @@ def _method_maker(make: Any, shown: tuple[tuple[str, str], ...]) -> Any:
     def make_method(*arguments: Any, **options: Any) -> Any:
         method = make(*arguments, **options)
 
-        def call(request: Any, *, metadata: Sequence[tuple[str, Any]] | None = None, **further: Any) -> Any:
-            return method(request, metadata=(*shown, *metadata) if metadata else shown, **further)
+        def call(*request: Any, metadata: Sequence[tuple[str, Any]] | None = None, **further: Any) -> Any:
+            return method(*request, metadata=(*shown, *metadata) if metadata else shown, **further)
 
         return call
 
