@@ -88,7 +88,7 @@ class QueueImage:
         files.drop_behind(log_end)
         files.drop_before(log_min)
         if self._replaced:
-            # Of one offset the last counts.
+            # The last unit of an offset counts.
             pairs = [*self.made, *self._replaced]
             offsets, last = np.unique(np.concatenate([offsets for offsets, _ in pairs])[::-1], return_index=True)
             self.made = [(offsets, joined(units for _, units in pairs)[::-1][last])]

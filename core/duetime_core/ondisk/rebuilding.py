@@ -72,7 +72,7 @@ class RebuildableQueue(Protocol):
 
 @dataclass(slots=True)
 class Rebuilt:
-    """Indices of units that were added, of those whose offset was taken already, and of those that must be wrong."""
+    """Indices of added units, of those with an offset taken before, and of those that must be wrong."""
 
     added: Ints
     repeated: list[int] = field(default_factory=list)
