@@ -1,6 +1,7 @@
 """Telemetry: settings as clients need them, and streams that come and go."""
 
 import asyncio
+from copy import deepcopy
 from typing import Any
 
 import grpc
@@ -66,19 +67,19 @@ async def test_a_consumer_gets_its_group_s_policy(gateway: Gateway, raw: Raw) ->
 
 
 def test_backoffs_in_rocketmq_s_words() -> None:
-    policy = settings.policy()
+    policy = deepcopy(settings.POLICY)
     policy.exponential.initial_ms, policy.exponential.max_ms, policy.exponential.factor = 500, 8_000, 2
     told = settings.backoff(policy, LEVELS)
     assert (told.exponential_backoff.initial.nanos, told.exponential_backoff.max.seconds) == (500_000_000, 8)
     assert settings.delay_after(3, policy, LEVELS) == 2_000
     assert settings.delay_after(99, policy, LEVELS) == 8_000
-    policy = settings.policy()
+    policy = deepcopy(settings.POLICY)
     node = settings.backoff(policy, LEVELS, always_exponential=True)
     assert (node.exponential_backoff.initial.seconds, node.exponential_backoff.max.seconds) == (1, 7_200)
     policy.levels.SetInParent()
     told = settings.backoff(policy, LEVELS)
     assert seconds(told.customized_backoff.next)[:3] == [10, 30, 60]
-    assert [settings.delay_after(attempt, settings.policy(), LEVELS) for attempt in (1, 2, 18, 40)] == [
+    assert [settings.delay_after(attempt, settings.POLICY, LEVELS) for attempt in (1, 2, 18, 40)] == [
         1_000,
         5_000,
         7_200_000,

@@ -74,9 +74,11 @@ class Groups:
             raise _not_found(name)
         return group
 
-    async def ensure(self, name: str, owner: str = "") -> consumer_pb2.Group:
-        """The group, created with defaults if missing. Raises: Unavailable, GroupsExhausted."""
-        return await self.find(name) or await self._make(consumer_pb2.Group(name=name), owner)
+    async def ensure(
+        self, name: str, owner: str = "", retry: message_pb2.RetryPolicy | None = None
+    ) -> consumer_pb2.Group:
+        """The group, created with this policy and defaults if missing. Raises: Unavailable, GroupsExhausted."""
+        return await self.find(name) or await self._make(consumer_pb2.Group(name=name, retry=retry), owner)
 
     async def create(self, group: consumer_pb2.Group, owner: str = "") -> consumer_pb2.Group:
         """The group, created now or before. A group that starts LATEST starts at `start_at_ms`, or else now by this

@@ -10,7 +10,7 @@ from duetime_format.policy import render
 
 from duetime_core.errors import Violation
 
-__all__ = ["LEVELS_BEFORE_FIRST", "backoff_ms", "completed", "parse", "render", "violations"]
+__all__ = ["LEVELS_BEFORE_FIRST", "RetryPolicy", "backoff_ms", "completed", "parse", "render", "violations"]
 
 # RocketMQ's value: the first retry waits on level 3, each further one on the next.
 LEVELS_BEFORE_FIRST = 2

@@ -12,6 +12,7 @@ from duetime_core.access.callers import sharer
 from duetime_core.clock import Clock
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_core.metadata import Groups
+from duetime_core.rpc.retry_policy import RetryPolicy
 from duetime_core.telemetry.defects import outcome
 from duetime_core.telemetry.logs import sparing
 from duetime_format import limits
@@ -87,7 +88,13 @@ class Leases:
             DueTimeError: bad fields, no such topic, or an error of a shard.
         """
         check_receive(receive)
-        parts, selection = await self.parts(receive, peer), receive.selection
+        return await self.take(receive, remaining_ms, peer)
+
+    async def take(
+        self, receive: Receive, remaining_ms: float | None, peer: str, retry: RetryPolicy | None = None
+    ) -> bytes:
+        """As `receive`, for checked fields. `retry`: the policy of a new group; None: the default."""
+        parts, selection = await self.parts(receive, peer, retry), receive.selection
         if len(parts) == 1:
             ((number, part),) = parts.items()
             answer = await self.ask(
@@ -102,14 +109,14 @@ class Leases:
         self._metrics.bytes_out.inc(len(answer))
         return answer
 
-    async def parts(self, receive: Receive, peer: str) -> Parts:
+    async def parts(self, receive: Receive, peer: str, retry: RetryPolicy | None = None) -> Parts:
         """The request for each shard with queues of the topic. Raises: DueTimeError: no such topic."""
         places = await self._places.of(receive.topic)
         if receive.lite_topics and not self._places.is_lite(receive.topic):
             text = f"are set, but the type of topic {receive.topic} is not `lite`"
             raise InvalidArgument([Violation("lite_topics", text)])
         caller = sharer(peer)
-        group = await self._groups.ensure(receive.group, caller)
+        group = await self._groups.ensure(receive.group, caller, retry)
         numbers = sorted({shard for shard, _ in places.values()})
         retries = await self._retry_queues(receive.group, numbers)
         for number in numbers:

@@ -112,6 +112,13 @@ def encoded_response(outcome: AllStored | Outcomes, *, in_ranges: bool = False) 
     return response_of(outcome).SerializeToString()
 
 
+def results_of(outcome: AllStored | Outcomes) -> Sequence[message_pb2.SendResult]:
+    """One result per message, also of a packed request."""
+    if isinstance(outcome, AllStored):
+        return gateway_pb2.SendResponse.FromString(outcome.response()).results
+    return response_of(outcome).results
+
+
 def response_of(outcomes: Outcomes) -> gateway_pb2.SendResponse:
     """One result per message."""
     response = gateway_pb2.SendResponse()

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from duetime.v1 import consumer_pb2
 from duetime_core.access.callers import sharer
-from duetime_core.errors import AlreadyExists, NotFound
+from duetime_core.errors import NotFound
 from duetime_core.limits.room import Room
 from duetime_core.limits.seats import Seats
 from duetime_core.metadata import Groups
@@ -44,7 +44,8 @@ class Given:
         self._renewals = renewals
         self._group = group
         self.receipts = receipts
-        self.messages: list[pb.Message] = []
+        # One message in each.
+        self.responses: list[pb.ReceiveMessageResponse] = []
 
     def give_back(self) -> None:
         """Returns the leases: the answer was not delivered."""
@@ -89,13 +90,15 @@ class Consumers:
 
     async def _leased(self, request: pb.ReceiveMessageRequest, receive: Receive, call: Call) -> bytes:
         """The stores' encoded answer. Raises: DueTimeError."""
-        await self._ensure(receive, call.peer)
+        await self._places.of(receive.topic)
         await self._take_back(call.client, request, receive.group, call.remaining_ms)
         selection, peer = receive.selection, call.peer
         with self._poll(selection.wait_ms, peer), await room_for(self._answers, peer, selection, call.remaining_ms):
             if self._places.is_lite(receive.topic):
+                # Its client may have no subscription yet.
+                await self._groups.ensure(receive.group, sharer(peer), settings.POLICY)
                 return await self._lites.receive(receive, call)
-            return await self._leases.receive(receive, call.remaining_ms, peer)
+            return await self._leases.take(receive, call.remaining_ms, peer, settings.POLICY)
 
     def _receive_of(self, request: pb.ReceiveMessageRequest, call: Call) -> Receive:
         """Raises: DueTimeError: an invalid field."""
@@ -117,17 +120,6 @@ class Consumers:
         receive.member = call.client.id[: limits.MEMBER_CHARS_MAX]
         check_receive(receive)
         return receive
-
-    async def _ensure(self, receive: Receive, peer: str) -> None:
-        """Creates the group if needed, with RocketMQ's retry policy. Raises: DueTimeError: no such topic."""
-        await self._places.of(receive.topic)
-        if await self._groups.find(receive.group) is None:
-            made = consumer_pb2.Group(name=receive.group, retry=settings.policy())
-            try:
-                await self._groups.create(made, sharer(peer))
-            except AlreadyExists:
-                # Another caller has just created it.
-                return
 
     async def _take_back(
         self, client: Client, request: pb.ReceiveMessageRequest, group: str, remaining_ms: float | None
@@ -151,7 +143,7 @@ class Consumers:
                 for data, receipt, attempt in zip(records, run.receipts, run.attempts, strict=True):
                     handle = handle_of(receipt, attempt, is_renewed=request.auto_renew)
                     topic, length_ms = request.message_queue.topic, receive.invisible_ms
-                    given.messages.append(received(data, Delivery(topic, run.queue, handle, attempt, length_ms)))
+                    given.responses.append(received(data, Delivery(topic, run.queue, handle, attempt, length_ms)))
         except BaseException:
             given.give_back()
             raise

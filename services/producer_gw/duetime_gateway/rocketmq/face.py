@@ -157,14 +157,14 @@ class RocketMQFace:
             self._parts.metrics.answered("ReceiveMessage", status.code)
             yield pb.ReceiveMessageResponse(status=status)
             return
-        status = codes.ok() if given.messages else codes.status(pb.MESSAGE_NOT_FOUND, "no message arrived")
+        status = codes.ok() if given.responses else codes.status(pb.MESSAGE_NOT_FOUND, "no message arrived")
         self._parts.metrics.answered("ReceiveMessage", status.code)
         whole = False
         try:
             yield pb.ReceiveMessageResponse(status=status)
-            for message in given.messages:
-                yield pb.ReceiveMessageResponse(message=message)
-            if given.messages:
+            for response in given.responses:
+                yield response
+            if given.responses:
                 last = pb.ReceiveMessageResponse()
                 put_ms(last.delivery_timestamp, self._parts.clock.now_ms())
                 yield last

@@ -1,12 +1,12 @@
 """Converts messages sent by clients into the gateway's own. Pure."""
 
-from duetime.v1 import message_pb2
+from duetime.v1 import gateway_pb2
 from duetime_format.limits import CHECK_IMMUNITY_S_MAX
 
 from duetime_gateway.rocketmq.bodies import checked
 from duetime_gateway.rocketmq.codes import Refused
 from duetime_gateway.rocketmq.moments import duration_ms, timestamp_ms, within_int64
-from duetime_gateway.rocketmq.names import LITE_PROPERTIES, check_lite_topic, stored
+from duetime_gateway.rocketmq.names import LITE_PROPERTIES, check_lite_topic
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
 
 # RocketMQ's own limits, lower than DueTime's.
@@ -40,16 +40,16 @@ def type_of(message: pb.Message) -> "pb.MessageType":
     return found[0][0] if found else pb.PRIORITY if system.HasField("priority") else pb.NORMAL
 
 
-def message_of(message: pb.Message, *, keeps_priority: bool = False) -> message_pb2.Message:
-    """The message to send; the sender checks the other rules. `keeps_priority`: its topic has priorities.
+def add(request: gateway_pb2.SendRequest, topic: str, message: pb.Message, *, keeps_priority: bool) -> None:
+    """Adds a message to send; the sender checks the other rules. `keeps_priority`: its topic has priorities.
 
     Raises:
-        Refused: a rule specific to RocketMQ is broken.
+        Refused: a rule specific to RocketMQ is broken; nothing is added.
     """
     system = message.system_properties
     _check(message, system)
-    found = message_pb2.Message(
-        topic=stored(message.topic),
+    found = request.messages.add(
+        topic=topic,
         body=checked(message.body, system),
         properties=message.user_properties,
         tags=system.tag,
@@ -64,7 +64,6 @@ def message_of(message: pb.Message, *, keeps_priority: bool = False) -> message_
         found.lite_topic = system.lite_topic
     if system.HasField("delivery_timestamp"):
         found.deliver_at_ms = within_int64(timestamp_ms(system.delivery_timestamp))
-    return found
 
 
 def _check(message: pb.Message, system: pb.SystemProperties) -> None:

@@ -33,12 +33,12 @@ class Delivery:
     invisible_ms: int
 
 
-def received(data: bytes, delivery: Delivery) -> pb.Message:
+def received(data: bytes, delivery: Delivery) -> pb.ReceiveMessageResponse:
     """A record delivered to a consumer."""
-    view = View(data)
+    view, response = View(data), pb.ReceiveMessageResponse()
     properties = view.all_properties
-    message = _message(properties, given(view.stored_body, view.sys_flag), delivery.topic)
-    system = message.system_properties
+    _fill(response.message, properties, given(view.stored_body, view.sys_flag), delivery.topic)
+    system = response.message.system_properties
     system.message_id = view.id
     system.queue_id = delivery.queue
     system.queue_offset = view.offset
@@ -59,13 +59,13 @@ def received(data: bytes, delivery: Delivery) -> pb.Message:
         put_ms(system.delivery_timestamp, entry[2] if asked_ms is None else asked_ms)
         if system.message_type == pb.NORMAL:
             system.message_type = pb.DELAY
-    return message
+    return response
 
 
 def half(found: Record, topic: pb.Resource) -> pb.Message:
     """A half message, for a check by its producer."""
-    properties = decode_properties(found.properties)
-    message = _message(properties, given(found.body, found.sys_flag), topic)
+    properties, message = decode_properties(found.properties), pb.Message()
+    _fill(message, properties, given(found.body, found.sys_flag), topic)
     system = message.system_properties
     system.message_id = properties.get(record.UNIQ_KEY, "")
     system.message_type = pb.TRANSACTION
@@ -78,9 +78,10 @@ def half(found: Record, topic: pb.Resource) -> pb.Message:
     return message
 
 
-def _message(properties: Mapping[str, str], body: bytes, topic: pb.Resource) -> pb.Message:
-    """The message with the fields from its properties and body."""
-    message = pb.Message(topic=topic, body=body)
+def _fill(message: pb.Message, properties: Mapping[str, str], body: bytes, topic: pb.Resource) -> None:
+    """Fills in the fields from a message's properties and body."""
+    message.topic.CopyFrom(topic)
+    message.body = body
     own, system = message.user_properties, message.system_properties
     reserved = record.RESERVED_PROPERTIES
     for name, value in properties.items():
@@ -101,18 +102,17 @@ def _message(properties: Mapping[str, str], body: bytes, topic: pb.Resource) -> 
     urgency = priority.of(properties)
     if urgency is not None:
         system.priority = urgency
-    system.message_type = _type_of(properties)
+    system.message_type = _type_of(properties, urgency)
     system.body_encoding = pb.IDENTITY
     system.body_digest.type = pb.MD5
     system.body_digest.checksum = digest_of(body)
-    return message
 
 
-def _type_of(properties: Mapping[str, str]) -> "pb.MessageType":
+def _type_of(properties: Mapping[str, str], urgency: int | None) -> "pb.MessageType":
     if record.TRANSACTION_ID in properties:
         return pb.TRANSACTION
     if record.LITE_TOPIC in properties:
         return pb.LITE
     if record.SHARDING_KEY in properties:
         return pb.FIFO
-    return pb.NORMAL if priority.of(properties) is None else pb.PRIORITY
+    return pb.NORMAL if urgency is None else pb.PRIORITY

@@ -102,7 +102,7 @@ class HandleCalls:
         if not handle.is_renewed:
             return 0
         known = await self._groups.find(group)
-        retry = settings.policy() if known is None else known.retry
+        retry = settings.POLICY if known is None else known.retry
         return settings.delay_after(handle.attempt, retry, self._levels)
 
     def _resume(self, group: str, receipt: bytes) -> None:

@@ -12,13 +12,13 @@ from duetime_gateway.access import permit
 from duetime_gateway.access.grants import Kind, Right
 from duetime_gateway.face.callers import caller
 from duetime_gateway.face.transactions import EncodedPrepare, prepare_response
-from duetime_gateway.packing.sends import EncodedRequest, encoded_response
+from duetime_gateway.packing.sends import EncodedRequest, results_of
 from duetime_gateway.pending.ending import Ending
 from duetime_gateway.rocketmq import codes
 from duetime_gateway.rocketmq.callers import Call
 from duetime_gateway.rocketmq.checking import Checking
 from duetime_gateway.rocketmq.handles import Recall, parse_recall, recall_of
-from duetime_gateway.rocketmq.inbound import message_of, recovery_s, type_of
+from duetime_gateway.rocketmq.inbound import add, recovery_s, type_of
 from duetime_gateway.rocketmq.names import stored
 from duetime_gateway.rocketmq.routes import types_of
 from duetime_gateway.rocketmq.transactions import TransactionIds
@@ -67,36 +67,32 @@ class Producers:
         await self._places.of(topic)
         taken = types_of(self._places.message_type(topic))
         faults: dict[int, DueTimeError] = {}
-        right: list[tuple[int, message_pb2.Message]] = []
-        types = set()
+        sent, right, types = gateway_pb2.SendRequest(), list[int](), set()
         for index, message in enumerate(request.messages):
             try:
                 types.add(_checked_type(topic, message, taken))
-                right.append((index, message_of(message, keeps_priority=pb.PRIORITY in taken)))
+                add(sent, topic, message, keeps_priority=pb.PRIORITY in taken)
+                right.append(index)
             except DueTimeError as error:
                 faults[index] = error
         if pb.TRANSACTION in types and len(request.messages) > 1:
             raise codes.Refused(pb.BAD_REQUEST, "messages: a transaction has one message")
         results: dict[int, SendResult] = {}
         if right:
-            messages = [message for _, message in right]
             if pb.TRANSACTION in types:
                 immunity_s = recovery_s(request.messages[0].system_properties)
-                found: Sequence[SendResult] = await self._prepare(topic, messages, immunity_s, call)
+                found: Sequence[SendResult] = await self._prepare(topic, sent.messages, immunity_s, call)
             else:
-                found = await self._send(messages, call)
-            results = {index: result for (index, _), result in zip(right, found, strict=True)}
+                data = sent.SerializeToString()
+                sending = await self._sender.begin(EncodedRequest(data), caller(call.context))
+                found = results_of(await sending.outcome())
+            results = dict(zip(right, found, strict=True))
         response = pb.SendMessageResponse()
         for index, message in enumerate(request.messages):
             entry = response.entries.add(message_id=message.system_properties.message_id)
             _fill(entry, topic, faults.get(index), results.get(index))
         response.status.CopyFrom(codes.together([entry.status for entry in response.entries]))
         return response
-
-    async def _send(self, messages: Sequence[message_pb2.Message], call: Call) -> Sequence[SendResult]:
-        data = gateway_pb2.SendRequest(messages=messages).SerializeToString()
-        sending = await self._sender.begin(EncodedRequest(data), caller(call.context))
-        return gateway_pb2.SendResponse.FromString(encoded_response(await sending.outcome())).results
 
     async def _prepare(
         self, topic: str, messages: Sequence[message_pb2.Message], immunity_s: int, call: Call

@@ -21,12 +21,8 @@ SEND_BACKOFF_MS, SEND_BACKOFF_MS_MAX, SEND_BACKOFF_FACTOR = 10, 1_000, 2.0
 _BACKOFF_S = (1, 5, 10, 30, *(60 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)))
 BACKOFF_MS = tuple(1_000 * seconds for seconds in _BACKOFF_S)
 DELIVERIES = 17
-
-
-def policy() -> message_pb2.RetryPolicy:
-    """The policy of groups created by this protocol: RocketMQ 5's own."""
-    intervals = message_pb2.IntervalBackoff(delays_ms=BACKOFF_MS)
-    return message_pb2.RetryPolicy(max_attempts=DELIVERIES, intervals=intervals)
+# The policy of groups created by this protocol: RocketMQ 5's own. Shared; must not be changed.
+POLICY = message_pb2.RetryPolicy(max_attempts=DELIVERIES, intervals=message_pb2.IntervalBackoff(delays_ms=BACKOFF_MS))
 
 
 def answer(

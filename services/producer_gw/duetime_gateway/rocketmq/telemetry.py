@@ -58,7 +58,7 @@ class SettingsAnswerer:
             group = await self._group(asked.subscription, session)
             if asked.client_type in settings.LITE_TYPES:
                 self._lites.enter(session)
-        retry = settings.policy() if group is None else group.retry
+        retry = settings.POLICY if group is None else group.retry
         return settings.answer(asked, endpoints, retry, self._levels, ordered=group is not None and group.ordered)
 
     def _announce(self, publishing: pb.Publishing, session: Session) -> None:
