@@ -15,11 +15,13 @@ from duetime import (
     InvalidMessage,
     LeasedMessage,
     Message,
+    Overloaded,
     Receiver,
 )
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc
 from duetime_core.rpc.serving import make_channel
 from duetime_core.testing import Cluster
+from duetime_format.names import lite_key
 from duetime_format.record import LITE_TOPIC
 
 GROUP, TOPIC = "chat", "rooms"
@@ -29,8 +31,9 @@ NAMES = [f"room-{number}" for number in range(6)]
 class Running:
     """A cluster of two shards with a topic of lite topics."""
 
-    def __init__(self, address: str, producer: AsyncProducer, admin: AsyncAdmin) -> None:
-        self.address, self.producer, self.admin = address, producer, admin
+    def __init__(self, cluster: Cluster, producer: AsyncProducer, admin: AsyncAdmin) -> None:
+        self.cluster, self.producer, self.admin = cluster, producer, admin
+        self.address = cluster.address
 
     async def send(self, *names: str, count: int = 3) -> list[Any]:
         """`count` messages to each, by turns."""
@@ -53,7 +56,7 @@ async def running(tmp_path: Path) -> AsyncIterator[Running]:
         AsyncAdmin(cluster.address) as admin,
     ):
         assert (await admin.create_topic(TOPIC, queues=4, type="lite")).type == "lite"
-        yield Running(cluster.address, producer, admin)
+        yield Running(cluster, producer, admin)
 
 
 async def test_a_lite_topic_is_in_one_queue_and_received_in_order(running: Running) -> None:
@@ -169,3 +172,38 @@ async def test_one_lite_topic_may_be_named_by_a_str(running: Running) -> None:
             return [one.body.decode() for one in receiver.receive()]
 
     assert await asyncio.to_thread(receive) == ["room-1 0"]
+
+
+@pytest.fixture
+async def scarce(tmp_path: Path) -> AsyncIterator[Running]:
+    """A shard that forgets lite topics after eight seconds, with room for two of a caller."""
+    settings = {"lite_topics_max": 4, "lite_keep_ms": 8_000}
+    async with (
+        Cluster(tmp_path, store_settings=settings) as cluster,
+        AsyncProducer(cluster.address) as producer,
+        AsyncAdmin(cluster.address) as admin,
+    ):
+        await admin.create_topic(TOPIC, queues=4, type="lite")
+        yield Running(cluster, producer, admin)
+
+
+async def test_a_forgotten_lite_topic_needs_room_again(scarce: Running) -> None:
+    await scarce.send("a", "b")
+    lites = scarce.cluster.stores[0].parts.lites.lites
+    async with asyncio.timeout(60):
+        while len(lites):
+            await scarce.cluster.clock.advance(1_000)
+    await scarce.send("c", "d")
+    with pytest.raises(Overloaded, match="lite topics"):
+        await scarce.producer.send(TOPIC, "x", lite_topic="a")
+    assert sorted(lites) == [lite_key(TOPIC, "c"), lite_key(TOPIC, "d")]
+
+
+async def test_a_lite_topic_of_a_deleted_topic_needs_room_again(scarce: Running) -> None:
+    await scarce.send("a", "b")
+    await scarce.admin.delete_topic(TOPIC, force=True)
+    await scarce.admin.create_topic(TOPIC, queues=4, type="lite")
+    await scarce.send("c", "d")
+    with pytest.raises(Overloaded, match="lite topics"):
+        await scarce.producer.send(TOPIC, "x", lite_topic="a")
+    assert [name for name, _, _ in await scarce.listed()] == ["c", "d"]

@@ -529,7 +529,7 @@ class OpenLiteTopicsRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., lite_topics: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class OpenLiteTopicsResponse(_message.Message):
-    __slots__ = ("faults",)
+    __slots__ = ("faults", "keep_ms")
     class FaultsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -538,8 +538,10 @@ class OpenLiteTopicsResponse(_message.Message):
         value: _message_pb2.Fault
         def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
     FAULTS_FIELD_NUMBER: _ClassVar[int]
+    KEEP_MS_FIELD_NUMBER: _ClassVar[int]
     faults: _containers.MessageMap[int, _message_pb2.Fault]
-    def __init__(self, faults: _Optional[_Mapping[int, _message_pb2.Fault]] = ...) -> None: ...
+    keep_ms: int
+    def __init__(self, faults: _Optional[_Mapping[int, _message_pb2.Fault]] = ..., keep_ms: _Optional[int] = ...) -> None: ...
 
 class DeleteStoredTopicRequest(_message.Message):
     __slots__ = ("name", "generation", "stage")

@@ -447,7 +447,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
 
     async def OpenLiteTopics(self, request: store_pb2.OpenLiteTopicsRequest, context: Any) -> Any:
         refused = self._lites.open(request.topic, request.lite_topics, caller_of(context))
-        return store_pb2.OpenLiteTopicsResponse(faults=faults_of(refused))
+        return store_pb2.OpenLiteTopicsResponse(faults=faults_of(refused), keep_ms=self._lites.keep_ms)
 
     async def ListLiteTopics(self, request: gateway_pb2.ListLiteTopicsRequest, context: Any) -> Any:
         return await list_lite_topics(self._turns, self._lites.lites, self._progress, request)

@@ -82,8 +82,9 @@ class BatchDrafts:
     def topics(self) -> Collection[str]:
         return {self._request.topic}
 
-    def violations(self) -> Iterator[Violation]:
-        """Fields of messages that are permitted only on the batch."""
+    def violations(self, *, is_lite: bool) -> Iterator[Violation]:
+        """Fields of messages that are permitted only on the batch. `is_lite`: the topic has lite topics; in others the
+        property that names one is any property, as in a Send."""
         topic = self._request.topic
         firsts: dict[str, int] = {}
         for index, message in enumerate(self._request.messages):
@@ -96,7 +97,7 @@ class BatchDrafts:
                 yield Violation(f"{place}.sharding_key", "cannot be set per message in a batch; set it on the batch")
             if message.HasField("priority"):
                 yield Violation(f"{place}.priority", "cannot be set in a batch, which has one queue; use Send")
-            if message.lite_topic or record.LITE_TOPIC in message.properties:
+            if message.lite_topic or (is_lite and record.LITE_TOPIC in message.properties):
                 yield Violation(f"{place}.lite_topic", "cannot be set in a batch, which has one queue; use Send")
             yield from _replacing(place, message)
             first = firsts.setdefault(message.id, index) if message.id else index

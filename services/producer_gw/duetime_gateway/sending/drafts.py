@@ -53,8 +53,8 @@ class DraftList:
 class WholeDrafts(Drafts, Protocol):
     """The drafts of a batch, with the violations of the batch as a whole."""
 
-    def violations(self) -> Iterable[Violation]:
-        """By index: `messages[3].topic`."""
+    def violations(self, *, is_lite: bool) -> Iterable[Violation]:
+        """By index: `messages[3].topic`. `is_lite`: the topic has lite topics."""
 
 
 class Packed(Protocol):

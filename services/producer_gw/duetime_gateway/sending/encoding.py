@@ -157,7 +157,7 @@ class Encoder:
             if isinstance(route, Route):
                 encode_one(batch, index, draft, route)
             else:
-                faults[index] = self._fault(batch, draft, route) or route
+                faults[index] = self.fault(batch, draft, route) or route
 
     def _encode(self, batch: Batch, index: int, draft: Draft, route: Route) -> None:
         message_id, tags, keys, queue, retry = draft.id, draft.tags, draft.keys, draft.queue, draft.retry
@@ -179,7 +179,7 @@ class Encoder:
             or (properties and not are_plain(properties))
             or (retry is not None and retry_policy.violations("retry", retry))
         ):
-            fault = self._fault(batch, draft, route)
+            fault = self.fault(batch, draft, route)
             if fault is not None:
                 batch.faults[index] = fault
                 return
@@ -313,7 +313,7 @@ class Encoder:
             self._tags[tags] = text
         return text
 
-    def _fault(self, batch: Batch, draft: Draft, route: Route | DueTimeError) -> DueTimeError | None:
+    def fault(self, batch: Batch, draft: Draft, route: Route | DueTimeError) -> DueTimeError | None:
         """All violations of the draft; None: it is valid. `route`: the route or its error."""
         now_ms, least = batch.arrived_at_ms, self._body_bytes_min
         if isinstance(route, Route):
@@ -329,7 +329,7 @@ class Encoder:
         return InvalidArgument(found, reason="MESSAGE_INVALID") if found else None
 
     def _certain_fault(self, batch: Batch, draft: Draft, route: Route) -> DueTimeError:
-        fault = self._fault(batch, draft, route)
+        fault = self.fault(batch, draft, route)
         assert fault is not None, "the encoder refuses what admission accepts"
         return fault
 

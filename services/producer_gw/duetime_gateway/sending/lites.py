@@ -2,13 +2,14 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
+from duetime_core.clock import Clock, turn
 from duetime_core.errors import DueTimeError
 from duetime_format.admission import lite_topic_of
-from duetime_format.names import is_lite_topic
 
-from duetime_gateway.sending.drafts import Drafts
+from duetime_gateway.routing.topics import not_made
+from duetime_gateway.sending.encoding import Batch, Encoder
 from duetime_gateway.shards.route import Route
 from duetime_gateway.shards.shards import Shards
 
@@ -16,64 +17,110 @@ from duetime_gateway.shards.shards import Shards
 KNOWN_MAX = 65_536
 # Lite topics that a store is asked for in one call.
 ASKED_MAX = 4_096
+# Messages checked at a stretch.
+CHECKED_AT_ONCE = 32
+
+# Topic, generation and name.
+_Lite = tuple[str, int, str]
 
 
 class LiteTopics:
     """See the module."""
 
-    def __init__(self, shards: Shards) -> None:
+    def __init__(self, shards: Shards, encoder: Encoder, clock: Clock) -> None:
         self._shards = shards
-        self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._encoder = encoder
+        self._clock = clock
+        # The time, of the monotonic clock, until which a store surely has each.
+        self._known: OrderedDict[_Lite, float] = OrderedDict()
 
     async def admit(
-        self, drafts: Drafts, routes: Mapping[str, Route | DueTimeError], caller: str
-    ) -> dict[int, DueTimeError]:
-        """Makes room at the stores for the drafts' lite topics that are new to this gateway. Returns the errors of
-        drafts, by index, whose lite topic is rejected."""
-        parents = {
-            name: route for name in drafts.topics() if isinstance(route := routes[name], Route) and route.is_lite
-        }
+        self, batch: Batch, routes: Mapping[str, Route | DueTimeError], caller: str, until_ms: float
+    ) -> None:
+        """Makes room at the stores, until a time, for the drafts' lite topics that are new to this gateway. Adds the
+        errors of drafts with a rejected lite topic to the batch's faults.
+
+        A draft that breaks a rule takes no room: the encoder rejects it.
+        """
+        names = batch.drafts.topics()
+        parents = {name: route for name in names if isinstance(route := routes[name], Route) and route.is_lite}
         if not parents:
-            return {}
-        asked: dict[tuple[str, str], list[int]] = {}
-        for index in range(len(drafts)):
-            draft = drafts[index]
-            # A wrong name is the encoder's to reject.
-            if draft.topic in parents and is_lite_topic(name := lite_topic_of(draft)):
-                asked.setdefault((draft.topic, name), []).append(index)
+            return
+        asked = await self._valid(batch, self._new(batch, parents), parents)
         new: dict[tuple[str, int], list[str]] = {}
         for topic, name in asked:
-            if (topic, name) in self._known:
-                self._known.move_to_end((topic, name))
-            else:
-                route = parents[topic]
-                new.setdefault((topic, route.places[route.choose_for_key(name)][0]), []).append(name)
+            route = parents[topic]
+            new.setdefault((topic, route.places[route.choose_for_key(name)][0]), []).append(name)
         answers = await asyncio.gather(
-            *(self._open(parents[topic], number, names, caller) for (topic, number), names in new.items())
+            *(self._open(parents[topic], number, names, caller, until_ms) for (topic, number), names in new.items())
         )
-        return {
-            index: error
-            for (topic, _), refused in zip(new, answers, strict=True)
-            for name, error in refused.items()
-            for index in asked[topic, name]
-        }
+        for (topic, _), refused in zip(new, answers, strict=True):
+            for name, error in refused.items():
+                batch.faults |= dict.fromkeys(asked[topic, name], error)
 
-    async def _open(self, route: Route, number: int, names: Sequence[str], caller: str) -> Mapping[str, DueTimeError]:
+    def _new(self, batch: Batch, parents: Mapping[str, Route]) -> dict[tuple[str, str], list[int]]:
+        """The drafts of each lite topic that the gateway does not know."""
+        found: dict[tuple[str, str], list[int]] = {}
+        now_ms, drafts = self._clock.monotonic_ms(), batch.drafts
+        for index in range(len(drafts)):
+            draft = drafts[index]
+            route = parents.get(draft.topic)
+            name = lite_topic_of(draft) if route is not None else ""
+            if route is None or not name:
+                continue
+            lite = route.topic, route.generation, name
+            if self._known.get(lite, now_ms) > now_ms:
+                self._known.move_to_end(lite)
+            else:
+                found.setdefault((draft.topic, name), []).append(index)
+        return found
+
+    async def _valid(
+        self, batch: Batch, asked: Mapping[tuple[str, str], Sequence[int]], parents: Mapping[str, Route]
+    ) -> dict[tuple[str, str], list[int]]:
+        """Those of the drafts that break no rule."""
+        found: dict[tuple[str, str], list[int]] = {}
+        checked = 0
+        for (topic, name), indices in asked.items():
+            for index in indices:
+                if self._encoder.fault(batch, batch.drafts[index], parents[topic]) is None:
+                    found.setdefault((topic, name), []).append(index)
+                checked += 1
+                if checked % CHECKED_AT_ONCE == 0:
+                    await turn()
+        return found
+
+    async def _open(
+        self, route: Route, number: int, names: Sequence[str], caller: str, until_ms: float
+    ) -> Mapping[str, DueTimeError]:
         """The errors of rejected ones."""
-        shard, refused = self._shards.get(number), dict[str, DueTimeError]()
+        refused = dict[str, DueTimeError]()
         for first in range(0, len(names), ASKED_MAX):
             some = names[first : first + ASKED_MAX]
+            began_ms = self._clock.monotonic_ms()
             try:
-                await shard.ready(route)
-                faults = await shard.store.open_lite_topics(route.topic, some, caller)
-                refused |= {some[index]: error for index, error in faults.items()}
+                await self._ready(route, number, until_ms - began_ms)
+                left_ms = until_ms - self._clock.monotonic_ms()
+                store = self._shards.get(number).store
+                faults, keep_ms = await store.open_lite_topics(route.topic, some, caller, left_ms)
             except DueTimeError as error:
                 refused |= dict.fromkeys(some, error)
-        self._remember(route.topic, (name for name in names if name not in refused))
+                continue
+            refused |= {some[index]: error for index, error in faults.items()}
+            for name in some:
+                if name not in refused:
+                    self._remember((route.topic, route.generation, name), began_ms + keep_ms)
         return refused
 
-    def _remember(self, topic: str, names: Iterable[str]) -> None:
-        for name in names:
-            self._known[topic, name] = None
-            if len(self._known) > KNOWN_MAX:
-                self._known.popitem(last=False)
+    async def _ready(self, route: Route, number: int, wait_ms: float) -> None:
+        """Returns once the shard knows the topic. Raises: DueTimeError."""
+        if number not in route.store_hosts:
+            answers = await self._shards.get(number).all_ready([route], wait_ms)
+            if number not in route.store_hosts:
+                raise answers.get(route) or not_made(route.topic, wait_ms)
+
+    def _remember(self, lite: _Lite, until_ms: float) -> None:
+        self._known[lite] = until_ms
+        self._known.move_to_end(lite)
+        if len(self._known) > KNOWN_MAX:
+            self._known.popitem(last=False)

@@ -98,7 +98,7 @@ class Sender:
         self._quotas = quotas
         self._timeout_ms = timeout_ms
         self._permitted = Permitted(topics)
-        self._lites = LiteTopics(shards)
+        self._lites = LiteTopics(shards, encoder, clock)
         # Number of requests so far that are not large.
         self._little_count = 0
 
@@ -165,16 +165,16 @@ class Sender:
         new_count = sum(name not in self._topics.routes for name in names)
         routes = await self._routes(names, caller, timeout_ms * MADE_BY)
         self._permitted.learn(caller.access, names)
+        announced_by_ms = deadline_ms - timeout_ms * (1 - ANNOUNCED_BY)
         if not request.is_batch:
             _tell_refused(names, routes)
-            batch.faults |= await self._lites.admit(drafts, routes, caller.sharer)
+            await self._lites.admit(batch, routes, caller.sharer, announced_by_ms)
         if request.is_batch:
-            packed = await self._encode_whole(cast("WholeDrafts", drafts), batch, routes, timeout_ms, deadline_ms, pack)
+            packed = await self._encode_whole(cast("WholeDrafts", drafts), batch, routes, announced_by_ms, pack)
             if packed is not None:
                 return await self._begin_packed(packed, size, deadline_ms, order, caller, is_batch=True)
             self._submit_whole(sending, batch, deadline_ms)
             return sending
-        announced_by_ms = deadline_ms - timeout_ms * (1 - ANNOUNCED_BY)
         if new_count <= NEW_AT_ONCE:
             packed = await self._encode(batch, range(count), routes, announced_by_ms, pack)
             if packed is not None:
@@ -200,8 +200,7 @@ class Sender:
         drafts: WholeDrafts,
         batch: Batch,
         routes: Mapping[str, Route | DueTimeError],
-        timeout_ms: float,
-        deadline_ms: float,
+        announced_by_ms: float,
         pack: Callable[[], Packed | None],
     ) -> Packed | None:
         """As `_encode`, for a batch stored all or none.
@@ -213,10 +212,10 @@ class Sender:
         route = routes[topic]
         if isinstance(route, Route):
             self._encoder.choose_one(batch, first, route)
-        announced_by_ms = deadline_ms - timeout_ms * (1 - ANNOUNCED_BY)
         packed = await self._encode(batch, range(len(drafts)), routes, announced_by_ms, pack)
         if packed is None:
-            check_batch(batch, drafts.violations())
+            is_lite = isinstance(route, Route) and route.is_lite
+            check_batch(batch, drafts.violations(is_lite=is_lite))
         return packed
 
     def _submit_whole(self, sending: Sending, batch: Batch, deadline_ms: float) -> None:

@@ -122,12 +122,15 @@ class StoreClient:
         answer = await self._call(self._stub.PutTopics(request, timeout=self._timeout_ms / 1000.0))
         return {topics[index].name: refused(fault) for index, fault in answer.faults.items()}
 
-    async def open_lite_topics(self, topic: str, names: Sequence[str], caller: str) -> Mapping[int, DueTimeError]:
-        """Makes room for lite topics. Returns the errors of rejected ones, by index."""
+    async def open_lite_topics(
+        self, topic: str, names: Sequence[str], caller: str, timeout_ms: float
+    ) -> tuple[Mapping[int, DueTimeError], int]:
+        """Makes room for lite topics. Returns the errors of rejected ones, by index, and the time in ms for which the
+        others have it without further use."""
         request = store_pb2.OpenLiteTopicsRequest(topic=topic, lite_topics=names)
-        call = self._stub.OpenLiteTopics(request, timeout=self._timeout_ms / 1000.0, metadata=made_for(caller))
-        answer = await self._call(call)
-        return {index: refused(fault) for index, fault in answer.faults.items()}
+        timeout_s = min(timeout_ms, self._timeout_ms) / 1000.0
+        answer = await self._call(self._stub.OpenLiteTopics(request, timeout=timeout_s, metadata=made_for(caller)))
+        return {index: refused(fault) for index, fault in answer.faults.items()}, answer.keep_ms
 
     async def list_lite_topics(
         self, topic: str, group: str, after: str, max_count: int

@@ -76,7 +76,7 @@ class LiteFiller:
         self.lites = lites
         self._turns = turns
         self._metrics = metrics
-        self._keep_ms = keep_ms
+        self.keep_ms = keep_ms
         self._arrived = arrived
         self._placed = placed
         self._forget = forget
@@ -92,7 +92,7 @@ class LiteFiller:
         for number in range(counts.get(topic, 0)):
             if (topic, number) not in self._reached:
                 queue = self._store.queues.get_bytes(topic.encode(), number)
-                since_ms = self._store.clock.now_ms() - self._keep_ms
+                since_ms = self._store.clock.now_ms() - self.keep_ms
                 reached = self._reached[topic, number] = _Reached(queue, queue.min_offset, since_ms)
                 queue.listen(partial(self._index, reached))
                 self._index(reached)
@@ -208,7 +208,7 @@ class LiteFiller:
         """Forgets lite topics that are no longer used, round by round."""
         clock = self._store.clock.clock
         while True:
-            await clock.sleep(self._keep_ms / ROUNDS_KEPT)
+            await clock.sleep(self.keep_ms / ROUNDS_KEPT)
             self.lites.round += 1
             with self._turns.walk() as walk:
                 walk.start()
