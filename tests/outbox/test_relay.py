@@ -13,10 +13,11 @@ from typing import Any
 
 import psycopg
 import pytest
-from duetime import AsyncProducer, Finder, InvalidArgument, Message, Producer
+from duetime import Admin, AsyncProducer, Finder, InvalidArgument, Message, Producer
 from duetime.client.message import moment
 from duetime.outbox import Outbox, Relay, Rows, relay
 from duetime_core.testing import LocalCluster
+from duetime_format.record import LITE_TOPIC
 from sqlalchemy import Connection, MetaData, create_engine, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -129,6 +130,19 @@ def test_row_of_a_cancelled_message_fails(shop: Shop, cluster: LocalCluster, top
     (faulty,) = shop.status().faulty
     assert (faulty.message_id, faulty.state) == (message_id, "failed")
     assert "cancelled" in faulty.error
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_rows_that_replaced_each_other_are_sent_once(shop: Shop, cluster: LocalCluster, topic: str, old: bool) -> None:
+    with Producer(cluster.address) as producer:
+        producer.send(topic, b"0", delay="1h", key="k", replace=True)
+    shop.order(*(Message(topic, b"%d" % n, delay="1h", key="k", replace=True) for n in (1, 2, 3)))
+    asyncio.run(Forgetful(shop.engine, cluster.address, outbox=shop.outbox).run_async())
+    stats = shop.drain(cluster.address, clock=later(shop, (6 if old else 2) * MINUTE_MS))
+    assert (stats.sent, stats.failed) == (3, 0)
+    assert stats.repeated == (0 if old else 3)
+    with Finder(cluster.address) as finder:
+        assert [one.body for one in finder.pending(topic)] == [b"3"]
 
 
 def test_operator_sends_or_drops_a_failed_row(shop: Shop, cluster: LocalCluster, topic: str) -> None:
@@ -252,10 +266,18 @@ async def test_two_relays_share_the_rows_and_keep_the_order_of_keys(
         assert of_key == [b"%d %d" % (key, n) for n in range(count)]
 
 
-def test_rows_in_another_relays_hands_hold_up_their_keys_alone(shop: Shop, cluster: LocalCluster, topic: str) -> None:
-    shop.order(Message(topic, b"a1", sharding_key="a"))
+@pytest.mark.parametrize("field", ["sharding_key", "lite_topic", "property"])
+def test_rows_in_another_relays_hands_hold_up_their_keys_alone(
+    shop: Shop, cluster: LocalCluster, topic: str, field: str
+) -> None:
+    def of(key: str) -> dict[str, Any]:
+        return {"properties": {LITE_TOPIC: key}} if field == "property" else {field: key}
+
+    with Admin(cluster.address) as admin:
+        admin.create_topic(topic, queues=4, type="any" if field == "sharding_key" else "lite")
+    shop.order(Message(topic, b"a1", **of("a")))
     hand_over(shop)
-    shop.order(Message(topic, b"a2", sharding_key="a"), Message(topic, b"b", sharding_key="b"), Message(topic, b"c"))
+    shop.order(Message(topic, b"a2", **of("a")), Message(topic, b"b", **of("b")), Message(topic, b"c"))
     assert shop.drain(cluster.address).sent == 2
     assert sorted(stored(cluster, topic)) == [b"b", b"c"]
     # The lease ends.

@@ -121,6 +121,13 @@ class Message:
         return f"Message({', '.join(shown)})"
 
 
+@dataclass(slots=True, repr=False)
+class Repeatable(Message):
+    """A message that another process may send again: the server recognises a send by its id and time of birth."""
+
+    born_at_ms: int = 0
+
+
 def delay_ms(delay: Length, field: str = "delay") -> int:
     """Converts a delay to milliseconds; `field` names the argument in errors.
 

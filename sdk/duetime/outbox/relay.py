@@ -22,10 +22,10 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import SingletonThreadPool
 
 from duetime.client.connection import backoff_s, pause, resolve_server
-from duetime.client.errors import DueTimeError, InvalidArgument, Unavailable
+from duetime.client.errors import DueTimeError, InvalidArgument, NotFound, Unavailable
 from duetime.client.finding.finder import AsyncFinder, FoundMessage
 from duetime.client.lengths import Length, milliseconds, seconds
-from duetime.client.message import Receipt
+from duetime.client.message import Message, Receipt
 from duetime.client.process import Signals
 from duetime.client.sending.batch import REQUEST_COUNT_MAX
 from duetime.client.sending.producer import AsyncProducer
@@ -228,16 +228,17 @@ class Relay:
         """Asks for the ids of rows possibly sent too long ago; returns verdicts, and the rows that can be sent."""
         turns = asyncio.Semaphore(ASKED_MAX)
 
-        async def ask(row: Claimed) -> FoundMessage | DueTimeError:
+        async def ask(row: Claimed) -> FoundMessage | DueTimeError | None:
             try:
                 async with turns:
-                    return await finder.get(row.message.id, topic=row.message.topic)
+                    return await _not_replaced(finder, row.message)
             except DueTimeError as error:
                 return error
 
         old = [row for row in claimed if not self._trust.repeats(row.handed_at_ms, now)]
         verdicts: dict[int, Verdict] = {}
         if old:
+            answers: Sequence[FoundMessage | DueTimeError | None]
             try:
                 async with asyncio.timeout(self._timeout_s):
                     answers = await asyncio.gather(*map(ask, old))
@@ -307,6 +308,17 @@ class Relay:
             return await asyncio.to_thread(_transact, self._engine, work)
         async with self._engine.begin() as connection:
             return await connection.run_sync(work)
+
+
+async def _not_replaced(finder: AsyncFinder, message: Message) -> FoundMessage | None:
+    """The server's message with the id; None: another one has replaced it since. Raises: DueTimeError."""
+    found = await finder.get(message.id, topic=message.topic)
+    if found.state == "cancelled":
+        with contextlib.suppress(NotFound):
+            events = reversed((await finder.trace(message.id, topic=message.topic)).events)
+            if next((event.kind for event in events if event.kind in ("cancelled", "replaced")), "") == "replaced":
+                return None
+    return found
 
 
 def _transact(engine: Engine, work: Callable[[Connection], T]) -> T:

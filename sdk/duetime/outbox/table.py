@@ -12,6 +12,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Union, overload
 
 from duetime_format.limits import ID_CHARS_MAX, TOPIC_CHARS_MAX
+from duetime_format.record import LITE_TOPIC
 from sqlalchemy import (
     JSON,
     BigInteger,
@@ -36,7 +37,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from duetime.client.bodies import Body
 from duetime.client.ids import new_id
-from duetime.client.message import Message, delay_ms, moment, to_proto
+from duetime.client.message import Message, Repeatable, delay_ms, moment, to_proto
 
 if TYPE_CHECKING:
     # Imported only for asyncio: it needs greenlet.
@@ -194,21 +195,23 @@ def _row(message: Message) -> dict[str, Any]:
         options["max_wait"] = f"{delay_ms(message.max_wait, 'max_wait')}ms"
     options |= {"keys": list(message.keys)} if message.keys else {}
     options |= {"properties": dict(message.properties)} if message.properties else {}
-    replaced = "".join(wire.keys) if message.replace else ""
+    # The lite topic, or the key whose message it replaces.
+    lite = message.lite_topic or message.properties.get(LITE_TOPIC, "")
+    stream = lite or ("".join(wire.keys) if message.replace else "")
     return {
         "message_id": message.id or new_id(),
         "topic": message.topic,
         "body": message.body,
         "options": options,
         # PostgreSQL texts can't contain U+0000. Two keys that become equal only wait for each other.
-        "order_key": message.sharding_key.replace("\0", "\\0") or (f"{message.topic}/{replaced}" if replaced else ""),
+        "order_key": (message.sharding_key or (f"{message.topic}/{stream}" if stream else "")).replace("\0", "\\0"),
         "at_ms": wire.deliver_at_ms if message.deliver_at is not None else None,
         "delay_ms": wire.delay_ms or None,
     }
 
 
-def message_of(row: Any, options: dict[str, Any]) -> Message:
-    """The message of a row, with its due time instead of a delay.
+def message_of(row: Any, options: dict[str, Any]) -> Repeatable:
+    """The message of a row, with its due time instead of a delay, born with its row.
 
     Raises:
         OverflowError: the due time is out of range.
@@ -216,7 +219,9 @@ def message_of(row: Any, options: dict[str, Any]) -> Message:
         InvalidMessage: a value is out of its range.
     """
     deliver_at = None if row.due_at_ms is None else moment(row.due_at_ms)
-    message = Message(row.topic, row.body, id=row.message_id, deliver_at=deliver_at, **options)
+    message = Repeatable(
+        row.topic, row.body, id=row.message_id, deliver_at=deliver_at, born_at_ms=row.created_at_ms, **options
+    )
     if isinstance(message.max_wait, int):
         # Rows of release 0.1 have milliseconds.
         message.max_wait = f"{message.max_wait}ms"

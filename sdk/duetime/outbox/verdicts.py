@@ -48,9 +48,6 @@ class Trust:
 
     window: a repeat is answered with the first result.
     retention: a stored message is found.
-
-    window: a repetition is answered with the first result.
-    retention: a message that was stored is found.
     """
 
     window: timedelta
@@ -60,8 +57,11 @@ class Trust:
         """Whether the message can be sent without a question: again, or for the first time."""
         return handed_at_ms is None or now_ms - handed_at_ms < self.window // timedelta(milliseconds=1)
 
-    def of_answer(self, answer: FoundMessage | DueTimeError, handed_at_ms: int, now_ms: int) -> Verdict | None:
-        """The next state of a row, by the answer about its id; None: it was never stored, and can be sent."""
+    def of_answer(self, answer: FoundMessage | DueTimeError | None, handed_at_ms: int, now_ms: int) -> Verdict | None:
+        """The next state of a row, by the answer about its id; an answer of None: it was stored, and replaced since.
+        Returns None: it was never stored, and can be sent."""
+        if answer is None:
+            return Verdict(SENT)
         if isinstance(answer, FoundMessage):
             if answer.state in _UNDELIVERED:
                 return Verdict(FAILED, f"message {answer.id} is known to the server: {answer.state}, not delivered")

@@ -3,10 +3,12 @@
 from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
+from duetime_format.record import LITE_TOPIC
+
 from duetime.client.admission import check
 from duetime.client.errors import DueTimeError
 from duetime.client.ids import new_id
-from duetime.client.message import Message, wire_fields
+from duetime.client.message import Message, Repeatable, wire_fields
 from duetime.client.sending.batch import (
     REQUEST_BYTES_MAX,
     REQUEST_COUNT_MAX,
@@ -26,7 +28,13 @@ T = TypeVar("T")
 def _has_place(message: Message) -> bool:
     """Whether a field of the message chooses its queue: such messages of one queue keep their order."""
     has_queue = message.queue is not None or message.priority is not None
-    return has_queue or bool(message.sharding_key or message.lite_topic) or message.replace
+    if has_queue or message.sharding_key or message.lite_topic or message.replace:
+        return True
+    return bool(message.properties) and LITE_TOPIC in message.properties
+
+
+def _born(message: Message, now_ms: int) -> int:
+    return message.born_at_ms if isinstance(message, Repeatable) else now_ms
 
 
 class Chunks(Generic[T]):
@@ -78,7 +86,10 @@ class Chunks(Generic[T]):
         born_at_ms = now_ms()
         ids = [message.id or new_id() for message in messages]
         try:
-            fields = [wire_fields(message, id_, born_at_ms) for message, id_ in zip(messages, ids, strict=True)]
+            fields = [
+                wire_fields(message, id_, _born(message, born_at_ms))
+                for message, id_ in zip(messages, ids, strict=True)
+            ]
             for one in fields:
                 check(one, is_half=self._request is not gateway_pb2.SendRequest)
             encoded = [encode_fields(fields, self._request)]
@@ -96,7 +107,7 @@ class Chunks(Generic[T]):
         kept: list[tuple[int, Message, str, bytes]] = []
         for index, message, message_id in zip(indices, messages, ids, strict=True):
             try:
-                encoded = encode(message, message_id, born_at_ms, self._request)
+                encoded = encode(message, message_id, _born(message, born_at_ms), self._request)
                 kept.append((index, message, message_id, encoded))
             except DueTimeError as error:
                 self.outcomes[index] = error
