@@ -1,11 +1,16 @@
 """Calls that are repeated since their answer was lost: answered as the first was, and carried out once."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from duetime.v1 import pending_pb2, store_pb2
 from duetime_format.lanes import TIMER_LANE_FIRST as LANE
+from duetime_store.finding.search import LogSearch
+from duetime_store.pending.keys import WantedKey
+from duetime_store.reading import turns
 
 from tests.store.conftest import restored, timer
 from tests.store.running import Running
@@ -163,3 +168,45 @@ async def test_reschedules_and_upserts_of_one_call_keep_their_order(store: Runni
     assert [one.replaced_id for one in last] == ["b", "", "c"]
     assert last[1].status != RESCHEDULED
     assert store.node.store.lanes[LANE].pending_count == 2
+
+
+async def test_upserts_that_were_cut_off_leave_less_to_their_repeat(
+    store: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index is so large that a part is one key."""
+    find, parts, is_stuck = LogSearch.find, list[list[str]](), asyncio.Event()
+
+    async def slow(search: LogSearch, walk: Any, wanted: Sequence[Any], enough_s: float) -> int:
+        parts.append([one.word for one in wanted])
+        if len(parts) == 3:
+            is_stuck.set()
+            await asyncio.Event().wait()
+        return await find(search, walk, wanted[:1], enough_s)
+
+    monkeypatch.setattr(LogSearch, "find", slow)
+    request = store_pb2.ReplaceRequest(replacements=[upsert(f"m{n}", f"k{n}") for n in range(4)])
+    call = store.stub.Replace(request, timeout=60)
+    async with asyncio.timeout(60):
+        await is_stuck.wait()
+    call.cancel()
+    results = (await store.stub.Replace(request, timeout=60)).results
+    assert parts == [["k0", "k1", "k2", "k3"], ["k1", "k2", "k3"], ["k2", "k3"], ["k2", "k3"], ["k3"]]
+    assert [one.status for one in results] == [RESCHEDULED] * 4
+    assert store.node.store.lanes[LANE].pending_count == 4
+
+
+async def test_a_search_of_many_keys_ends_when_its_time_is_up(store: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    follow, now = LogSearch._follow, [1.0]
+
+    async def slow(search: LogSearch, *arguments: Any) -> None:
+        now[0] += 0.4
+        await follow(search, *arguments)
+
+    monkeypatch.setattr(LogSearch, "_follow", slow)
+    monkeypatch.setattr(turns, "REST", 0.0)
+    search = store.node.parts.replacing._keys._search
+    wanted = [WantedKey(("orders", f"k{n}")) for n in range(9)]
+    for enough_s, count in ((1.0, 3), (0.1, 1), (0.0, 1)):
+        with turns.Turns(lambda: now[0]).walk() as walk:
+            walk.start()
+            assert await search.find(walk, wanted, enough_s) == count

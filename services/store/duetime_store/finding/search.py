@@ -6,6 +6,7 @@ The last piece of the log is read without a turn between it and the answer, so a
 every published record.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
@@ -57,27 +58,35 @@ class LogSearch:
         self._store = store
         self._finder = finder
 
-    async def find(self, walk: Walk, wanted: Sequence[Wanted]) -> None:
-        """Finds records for all. On return they have seen all published records, until the caller awaits something.
+    async def find(self, walk: Walk, wanted: Sequence[Wanted], enough_s: float = math.inf) -> int:
+        """Finds records for the first ones, as many as it gets to in `enough_s`, or in the time that the tail took; one
+        at least. Returns their number. They have then seen all published records, until the caller awaits something.
 
         Raises:
             Unavailable: too much of the log is not indexed yet.
             Unsupported: this shard builds no index.
             InvalidArgument: an id without a topic is sought in too many.
         """
-        view = await self._finder.view()
+        view, began_s = await self._finder.view(), walk.lasted_s
         by_hash = _by_hash((one, one.hashes) for one in wanted)
         end = await self._read_tail(walk, view.indexer.position, view.end, by_hash)
+        tail_s = walk.lasted_s
+        over_s = tail_s + max(enough_s, tail_s - began_s)
+        count = 0
         for one in wanted:
             await self._follow(walk, view, one, one.hashes)
             await walk.turn_if_over()
-        await self._look_in_topics(walk, view, [one for one in wanted if one.other_topics is not None])
+            count += 1
+            if walk.lasted_s >= over_s:
+                break
+        await self._look_in_topics(walk, view, [one for one in wanted[:count] if one.other_topics is not None])
         for _ in range(_ROUNDS_MAX):
             if self._store.published_end - end <= _LAST_BYTES:
                 break
             end = await self._read_tail(walk, end, self._store.published_end, by_hash)
         for rows in keys_between(self._store, end, self._store.published_end, _STEP_BYTES):
             self._take_hits(rows, by_hash)
+        return count
 
     async def _look_in_topics(self, walk: Walk, view: View, wanted: Sequence[Wanted]) -> None:
         """Searches for words that no lane has: a few at a time, since each may be in any topic."""

@@ -18,7 +18,7 @@ from duetime_format.replacing import latest_of
 
 from duetime_store.finding.finder import Seen
 from duetime_store.finding.search import LogSearch, Wanted
-from duetime_store.reading.turns import Turns
+from duetime_store.reading.turns import LONG_S, Turns
 
 # Names whose newest message is remembered: some 10 MB.
 KNOWN_MAX = 32_768
@@ -73,18 +73,19 @@ class UpsertKeys:
         self._staged: dict[Name, Upsert] = {}
 
     async def learn(self, names: Sequence[Name]) -> None:
-        """Finds the newest messages of unknown names. Raises: as LogSearch.find."""
+        """Finds the newest messages of unknown names, and remembers them part by part: a call that its caller cuts off
+        leaves less to the next one. Raises: as LogSearch.find."""
         missing = [name for name in dict.fromkeys(names) if not self.knows(name)]
-        if not missing:
-            return
-        wanted = [WantedKey(name) for name in missing]
-        with self._turns.walk() as walk:
-            await walk.begin()
-            await self._search.find(walk, list(wanted))
-        for name, one in zip(missing, wanted, strict=True):
-            # A faster call may have newer results.
-            if name not in self._known:
-                self._remember(name, one.newest)
+        while missing:
+            wanted = [WantedKey(name) for name in missing]
+            with self._turns.walk() as walk:
+                await walk.begin()
+                count = await self._search.find(walk, wanted, LONG_S)
+            for name, one in zip(missing[:count], wanted, strict=False):
+                # A faster call may have newer results.
+                if name not in self._known:
+                    self._remember(name, one.newest)
+            missing = missing[count:]
 
     def knows(self, name: Name) -> bool:
         return name in self._staged or name in self._known
