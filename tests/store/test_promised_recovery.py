@@ -10,6 +10,7 @@ from duetime_format.names import PLANS_TOPIC
 from duetime_format.plans import PLAN_MS_MAX
 from duetime_store.lanes.lane import PENDING
 from duetime_store.log.intake import parse
+from duetime_store.offline.export import export_directory
 from duetime_store.offline.verify import verify
 from duetime_store.writing.ends import cancel
 from duetime_store.writing.promising import promise
@@ -319,9 +320,16 @@ def test_places_are_given_again_over_the_end_of_a_segment(cut: Cut) -> None:
     assert damages(cut) == []
 
 
-def test_a_plan_that_is_no_plan_is_damage(cut: Cut) -> None:
+def test_a_plan_that_is_no_plan_is_told_and_is_no_damage(cut: Cut, tmp_path: Path) -> None:
     found = record.Record(PLANS_TOPIC, 0, b"\x01\x00", record.with_crc_mark(b""))
     cut.store.stage_own(record.encode(found))
     cut.flush()
     cut.reopen()
-    assert cut.opened.report.damage.count == 1
+    assert cut.opened.report.damage.count == 0
+    cut.crash()
+    levels = DelayLevels.parse("1s 5s")
+    report = verify(cut.root, levels)
+    assert report.is_sound
+    assert [note for note in report.notes if "1 plans can't be read" in note]
+    exported = export_directory(cut.root, tmp_path / "exported", levels, accept_damage=False)
+    assert exported.report.is_sound

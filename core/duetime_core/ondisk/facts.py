@@ -66,6 +66,8 @@ class Facts:
     deleted: list[Deletion] = field(default_factory=list)
     # Position and description of each unreadable record.
     damage: list[tuple[int, str]] = field(default_factory=list)
+    # The same of plans, which are no damage: no message needs one, but for its place after a power cut.
+    unread_plans: list[tuple[int, str]] = field(default_factory=list)
 
 
 def facts_of(run: Run, before_ms: int = 0) -> Facts:
@@ -77,7 +79,7 @@ def facts_of(run: Run, before_ms: int = 0) -> Facts:
         facts.restored = rows[:, named & ~in_lanes]
         facts.replaced = rows[:, named & run.within(_TIMERS)]
     facts.cancelled = np.concatenate([NO_ROWS, *_read(run, _CANCELLED, _cancelled, facts.damage)], axis=1)
-    facts.planned = list(_read(run, _PLANS, _planned, facts.damage))
+    facts.planned = list(_read(run, _PLANS, _planned, facts.unread_plans))
     facts.deleted = list(_read(run, _DELETED, _deleted, facts.damage))
     return facts
 

@@ -96,6 +96,8 @@ class _Verifier:
         self._units = [UnitCheck(one, report, self._report_damage) for one in queues]
         self._index = IndexCheck(state, report, lambda position: self._bad_at(position) is not None)
         self.halves = HalfCheck(state, report)
+        # Positions of plans that can't be read.
+        self._unread_plans: list[int] = []
         self._bad: list[_Bad] = []
         self._killed = (state.root / "abort").exists()
         state.end = state.min_position
@@ -112,6 +114,7 @@ class _Verifier:
         for bad in self._bad:
             if not bad.reported:
                 self._report_damage(bad.position, bad.what, bad.message)
+        self._note_plans()
         self._note_tail()
 
     def _see(self, item: Item) -> None:
@@ -122,6 +125,7 @@ class _Verifier:
             report.record_bytes += int(item.sizes.sum())
             facts = facts_of(item)
             state.ends.see(facts)
+            self._unread_plans += [position for position, _ in facts.unread_plans]
             for position, what in facts.damage:
                 self._report_damage(position, what, Message())
             for units in self._units:
@@ -214,6 +218,13 @@ class _Verifier:
         log = self._state.log
         base = position - position % log.segment_bytes
         self._report.add(f"commitlog/{file_name(base)}", position - base, what, message)
+
+    def _note_plans(self) -> None:
+        if count := len(self._unread_plans):
+            where = f"the first is at {self._unread_plans[0]}"
+            self._report.notes.append(
+                f"{count} plans can't be read, {where}: after a power cut their messages may get other places"
+            )
 
     def _note_tail(self) -> None:
         """Notes bytes after the last record, in its file and in later ones."""

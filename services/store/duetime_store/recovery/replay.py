@@ -128,6 +128,8 @@ class Replay:
         self.ends.see(facts)
         for place in facts.damage:
             self.damage.add(*place)
+        for position, why in facts.unread_plans:
+            log.warning("plan can't be read: its messages may get other places", position=position, why=why)
         # Deletions come before the units: only records after its deletion have units in a topic.
         for deletion in facts.deleted:
             self._delete(deletion)
