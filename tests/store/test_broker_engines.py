@@ -317,6 +317,29 @@ def test_unknown_engines_are_losses_by_their_names(tmp_path: Path) -> None:
     shard.crash()
 
 
+def test_users_and_rights_of_a_broker_are_losses_of_their_kinds(tmp_path: Path) -> None:
+    source = golden55.unpack("a-default", tmp_path)
+    for folder in ("users", "acls"):
+        rocks(source / "config" / folder, default={})
+    assert losses(source) == {}
+    for folder in ("users", "acls"):
+        rocks(source / "config" / folder, default={b"rocketmq": b"{}"}, other={b"a": b"b"})
+    found = losses(source)
+    assert found.keys() == {"users", "acls"}
+    assert "`duetime users`" in found["users"]
+    assert "`duetime grants`" in found["acls"]
+    import_directory(source, tmp_path / "shard", LEVELS, accept_damage=False, accept_loss=frozenset(found))
+    assert not (tmp_path / "shard" / "config" / "users").exists()
+
+
+@pytest.mark.parametrize("folder", ["users", "acls"])
+def test_damaged_users_and_rights_are_losses_of_their_kinds(tmp_path: Path, folder: str) -> None:
+    source = golden55.unpack("a-default", tmp_path)
+    rocks(source / "config" / folder, default={b"rocketmq": b"{}"})
+    os.truncate(source / "config" / folder / "CURRENT", 3)
+    assert losses(source).keys() == {folder}
+
+
 def test_store_does_not_start_on_unknown_engines(tmp_path: Path) -> None:
     source = golden55.unpack("a-default", tmp_path)
     (source / "dledger-n0").mkdir()

@@ -51,6 +51,8 @@ _CONTROLLER = Loss("controller", "epochs of a controller's group: the end of the
 _BATCHES = Loss("batches", "queues of messages that were sent as one batch of a BatchConsumeQueue")
 _COMPACTION = Loss("compaction", "compacted messages, which the log may no longer have")
 _TIERED = Loss("tiered", "messages that only the second tier of storage has")
+_USERS = Loss("users", "users of a broker: create DueTime's with `duetime users`")
+_RIGHTS = Loss("acls", "rights of a broker's users: create DueTime's with `duetime grants`")
 _MAPPING = Loss("mapping", "static topics, whose queues are on several brokers")
 
 KNOWN = {
@@ -88,8 +90,8 @@ CONFIG = {
         "offsets of groups, topics, groups",
         (_DEFAULT, "forbidden", *(name + part for name in SINGLE_FAMILIES.values() for part in ("", "Version"))),
     ),
-    "users": Known("users: create DueTime's with `duetime users`"),
-    "acls": Known("rights: create DueTime's with `duetime grants`"),
+    "users": Known("users", loss=_USERS),
+    "acls": Known("rights of users", loss=_RIGHTS),
 }
 # JSON files below `config/`. Filters and modes of receiving are announced by clients each time.
 _SHARED = (configs.TOPICS, configs.CONSUMER_OFFSETS, configs.GROUPS, configs.DELAY_OFFSETS, configs.LITE_OFFSETS)
@@ -142,7 +144,7 @@ def _known(table: Mapping[str, Known], name: str) -> Known | None:
 def _see_folder(root: Path, name: str, known: Known | None, found: Survey) -> None:
     if any(fnmatch.fnmatchcase(name, pattern) for pattern in _PASSED):
         return
-    if known is not None and known.loss is not None:
+    if known is not None and known.loss is not None and not rocks.is_rocks(root / name):
         if any(path.is_file() for path in (root / name).rglob("*")):
             found.losses.append(known.loss)
         return
@@ -164,7 +166,9 @@ def _see_folder(root: Path, name: str, known: Known | None, found: Survey) -> No
         _see_damage(name, known, error, found)
         return
     for family, count in found.contents[name].items():
-        if count and family not in (known.families if known is not None else ()):
+        if count and known is not None and known.loss is not None:
+            found.losses.append(known.loss)
+        elif count and family not in (known.families if known is not None else ()):
             what = "a column family that this release does not know" if known else "a RocksDB that it does not know"
             found.losses.append(Loss(f"{name}/{family}", f"{what}, with {count:,} entries"))
 
@@ -176,6 +180,8 @@ _KINDS = {
     f"config/{GROUPS_FOLDER}": ("groups",),
     f"config/{ALL_FOLDER}": ("offsets", "topics", "groups"),
     f"config/{SINGLE_FOLDER}": ("offsets", "topics", "groups"),
+    "config/users": ("users",),
+    "config/acls": ("acls",),
     pops.KEY_VALUES: ("pop",),
 }
 
