@@ -12,6 +12,7 @@ import httpx2
 import pytest
 from duetime.v1 import consumer_pb2, gateway_pb2, gateway_pb2_grpc, message_pb2
 from duetime_console.bodies import HEX_BYTES_MAX, TEXT_CHARS_MAX, shown, snippet
+from duetime_console.pages import messages
 from duetime_core.rpc.serving import make_channel
 from duetime_core.testing import Cluster
 from duetime_core.testing.clock import START_MS
@@ -128,6 +129,22 @@ async def test_message_is_found_by_id_and_in_any_state_by_key_or_tag(desk: Desk)
         assert ">other<" not in text
     assert "the tag <q>none</q>" in await desk.text("/messages?topic=orders&tag=none&where=any")
     assert "Not found" in await desk.text("/messages/nowhere", 404)
+
+
+async def test_a_search_by_word_tells_which_bodies_were_searched(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        await desk.send(f"m{number}", tags="paid", keys=["42"], body=b"body %d" % number)
+    for word, label in (("tag=paid", "tag <q>paid</q>"), ("key=42", "key <q>42</q>")):
+        text = await desk.text(f"/messages?topic=orders&{word}&where=any&text=none")
+        assert "0 of 3 messages searched" in text
+        assert f"No message of <q>orders</q> with the {label} has <q>none</q> in its body.</p>" in text
+        assert "have left the log" not in text
+    monkeypatch.setattr(messages, "FIND_KEY_MAX", 2)
+    text = await desk.text("/messages?topic=orders&tag=paid&where=any&text=none")
+    assert "0 of 2 messages searched contain <q>none</q>. Older ones were not searched." in text
+    assert "in its body, as far as they were searched." in text
+    text = await desk.text("/messages?topic=orders&tag=paid&where=any")
+    assert "The newest 2 messages; older ones are not shown." in text
 
 
 async def test_life_of_a_message_is_shown_to_its_end(desk: Desk) -> None:

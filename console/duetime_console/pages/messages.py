@@ -88,7 +88,7 @@ async def messages(request: Request) -> Response:
     is_topic_missing = error is not None and error.code == "NOT_FOUND"
     if is_topic_missing:
         error, found = None, None
-    rows, next_page, seen = ([], "", 0) if found is None or error else found
+    rows, next_page, seen, is_cut = ([], "", 0, False) if found is None or error else found
     return page(
         request,
         "messages.html",
@@ -97,6 +97,7 @@ async def messages(request: Request) -> Response:
         error=error,
         rows=rows,
         seen=seen,
+        is_cut=is_cut,
         next_address=query_of(form, page=next_page) if next_page else "",
         cancel_address=query_of({name: form[name] for name in _FILTER}),
         can_cancel=_is_bounded(form) and form["where"] != "any" and not form["text"],
@@ -129,7 +130,7 @@ def _token(text: str, faults: dict[str, str]) -> bytes:
 
 
 async def _pending(request: Request, form: dict[str, str], wanted: pending_pb2.PendingFilter, token: bytes) -> Any:
-    """Rows, the next page and the number of messages read; or the error."""
+    """Rows, the next page, the number of messages read, and False: the next page has the others; or the error."""
     text = form["text"]
     rows: list[Row] = []
     seen = 0
@@ -147,7 +148,7 @@ async def _pending(request: Request, form: dict[str, str], wanted: pending_pb2.P
                 rows.append(Row(each.message, "pending", each.shard, each.lane, snippet(body, text)))
         if not token or len(rows) >= SHOWN_MAX:
             break
-    return rows, opaque(token), seen
+    return rows, opaque(token), seen, False
 
 
 def _body(message: message_pb2.StoredMessage) -> bytes:
@@ -158,7 +159,8 @@ def _body(message: message_pb2.StoredMessage) -> bytes:
 
 
 async def _by_word(request: Request, form: dict[str, str]) -> Any:
-    """Messages with a key or tag: rows, no next page, and their number; or the error."""
+    """Messages with a key or tag: rows, no next page, the number of messages read, and whether older ones were left
+    out; or the error."""
     wanted = gateway_pb2.QueryMessagesRequest(
         topic=form["topic"], key=form["key"], tag=form["tag"], max_count=FIND_KEY_MAX
     )
@@ -170,7 +172,7 @@ async def _by_word(request: Request, form: dict[str, str]) -> Any:
         for each in answer.messages
         if form["text"].lower() in _body(each.message).decode("utf-8", "replace").lower()
     ]
-    return rows, "", len(answer.messages)
+    return rows, "", len(answer.messages), answer.more
 
 
 # --- Cancel by filter ------------------------------------------------------------------------------------------------
