@@ -4,6 +4,7 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import islice
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -79,14 +80,16 @@ class Trail:
 
     async def finish(self) -> None:
         """Writes the last events, once no more are added; those rejected by the database are dropped."""
-        try:
-            async with asyncio.timeout(FINISH_S):
-                while self._waiting and await self._write():
-                    pass
-        except TimeoutError:
-            pass
+        # Not `asyncio.timeout`: before Python 3.11.3 it does not work in a task that is being cancelled.
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._write_all(), FINISH_S)
         if self._waiting:
             self._drop(len(self._waiting))
+
+    async def _write_all(self) -> None:
+        """Until the database rejects a batch."""
+        while self._waiting and await self._write():
+            pass
 
     async def _write(self) -> bool:
         """Whether the oldest events have left the queue, written or dropped."""
