@@ -89,7 +89,7 @@ def batches(data: bytes) -> None:
     if request is None:
         return
     drafts = BatchDrafts(request)
-    violations = list(drafts.violations())
+    violations = list(drafts.violations(is_lite=False))
     if violations or not len(drafts) or not is_known(request.topic):
         assert taken is None
         return
