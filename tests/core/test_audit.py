@@ -15,6 +15,7 @@ from duetime_core.audit.audit import Audit, name_resource
 from duetime_core.audit.events import TEXT_BYTES_MAX, Act, Event, plain
 from duetime_core.audit.refusals import HOSTS_MAX, PERIOD_MS, REFUSALS_MAX, Refusals
 from duetime_core.errors import NotFound, PermissionDenied
+from duetime_core.rpc.border import BorderParts
 from duetime_core.rpc.serving import Server, make_channel
 from duetime_core.testing import FakeClock
 
@@ -67,7 +68,9 @@ class Served:
         act = Act(scheduler_pb2.LaneRequest, lambda request: f"lane {request.level}")
         acts = {"S/Pause": act, "S/Stream": act, "S/Named": Act(), "S/Look": None}
         self.audit = Noting(self.clock, acts, self.kept.append)
-        self.server = Server([], 100, credentials=Credentials(ClusterSecret(secret)), audit=self.audit)
+        self.server = Server(
+            [], 100, credentials=Credentials(ClusterSecret(secret)), parts=BorderParts(audit=self.audit)
+        )
         unary, parse = grpc.unary_unary_rpc_method_handler, scheduler_pb2.LaneRequest.FromString
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "Pause": unary(self.servicer.pause, parse, scheduler_pb2.LaneLease.SerializeToString),

@@ -11,6 +11,7 @@ import grpc
 import pytest
 from duetime.client.errors import STATUS_LOST
 from duetime_core.errors import DueTimeError, NotFound, StartupError, Unauthenticated
+from duetime_core.rpc.border import BorderParts
 from duetime_core.rpc.serving import Server, make_channel
 from duetime_format.limits import REQUEST_BYTES_MAX
 from google.rpc import error_details_pb2
@@ -77,7 +78,7 @@ class Service:
 async def serving(
     calls_in_flight_max: int = 100, gatekeeper: Any = None
 ) -> AsyncIterator[tuple[Service, grpc.aio.Channel, Server]]:
-    service, server = Service(), Server([SERVICE], calls_in_flight_max, gatekeeper=gatekeeper)
+    service, server = Service(), Server([SERVICE], calls_in_flight_max, parts=BorderParts(gatekeeper=gatekeeper))
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "Unary": grpc.unary_unary_rpc_method_handler(service.unary),
         "Stream": grpc.stream_stream_rpc_method_handler(service.stream),

@@ -18,6 +18,7 @@ from duetime_core.limits.traffic import (
     Traffic,
     TrafficLimits,
 )
+from duetime_core.rpc.border import BorderParts
 from duetime_core.rpc.serving import Server, make_channel
 from duetime_core.telemetry.logs import Libraries, Sparing
 from duetime_core.testing import FakeClock
@@ -35,7 +36,7 @@ class Served:
     def __init__(self, limits: TrafficLimits) -> None:
         self.clock = FakeClock()
         self.traffic = Traffic(limits, None, self.clock)
-        self.server = Server([], 100, traffic=self.traffic)
+        self.server = Server([], 100, parts=BorderParts(self.traffic))
         self.given = 0
         self.raws: list[Raw] = []
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {

@@ -251,7 +251,8 @@ def _read_rows(offsets: Ints, units: Units, to_come: Mask, read: ReadRecord) -> 
         part = slice(first, first + _ROWS_AT_ONCE)
         there, records = _intact(_records(units[part], read))
         found = (offsets[part][there], units["position"][part][there], to_come[part][there])
-        rows = zip(*(column.tolist() for column in found), records, *_values(records, _NAMES), strict=True)
+        where = zip(*(column.tolist() for column in found), strict=True)
+        rows = zip(where, records, zip(*_values(records, _NAMES), strict=True), strict=True)
         parts.append(np.array([_row(*row) for row in rows], _ROW))
     return np.concatenate(parts)
 
@@ -286,19 +287,10 @@ def _values(records: list[bytes], names: tuple[bytes, ...]) -> list[list[bytes |
     return columns.values(b"".join(records), [len(data) for data in records], names)
 
 
-def _row(
-    offset: int,
-    position: int,
-    is_to_come: bool,
-    data: bytes,
-    topic: bytes | None,
-    message_id: bytes | None,
-    out: bytes | None,
-    deliver: bytes | None,
-    deleted: bytes | None,
-    rolls: bytes | None,
-    label: bytes | None,
-) -> tuple[int | bool, ...]:
+def _row(where: tuple[int, int, bool], data: bytes, values: tuple[bytes | None, ...]) -> tuple[int | bool, ...]:
+    """The row of a record with its offset, position and whether it is to come; `values` of _NAMES."""
+    offset, position, is_to_come = where
+    topic, message_id, out, deliver, deleted, rolls, label = values
     out_ms = _number(out)
     flags = _number(rolls) > 0, label is not None, deleted is not None, (topic or b"").startswith(_REVIVE), is_to_come
     if deleted is None:

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from inspect import iscoroutinefunction
 from time import perf_counter
 from typing import Any
@@ -20,10 +21,11 @@ from duetime_core.access.callers import Callers, Who, meant_for, named
 from duetime_core.access.gatekeeping import Gatekeeper
 from duetime_core.access.principal import current
 from duetime_core.audit.audit import Audit, MethodAudit
+from duetime_core.clock import SystemClock
 from duetime_core.errors import DOMAIN, DataLoss, DueTimeError, InvalidArgument, Violation
 from duetime_core.limits.bounds import brief
 from duetime_core.limits.inflight import InFlight
-from duetime_core.limits.traffic import COUNTED_BYTES_MIN, Traffic
+from duetime_core.limits.traffic import COUNTED_BYTES_MIN, Traffic, TrafficLimits
 from duetime_core.limits.turns import Turn, Turns
 from duetime_core.rpc.decoding import Parse, decode, decoded
 from duetime_core.telemetry import tracing
@@ -62,6 +64,19 @@ def status_of(error: DueTimeError) -> grpc.Status:
     return status
 
 
+@dataclass(frozen=True, slots=True)
+class BorderParts:
+    """The parts of a process that its borders use."""
+
+    traffic: Traffic = field(default_factory=lambda: Traffic(TrafficLimits(), None))
+    # The default only logs rejections.
+    audit: Audit = field(default_factory=lambda: Audit(SystemClock()))
+    # Checks each call before its request is read. None: every caller is admitted.
+    gatekeeper: Gatekeeper | None = None
+    # Orders requests after reading, to share work between users.
+    turns: Turns | None = None
+
+
 class Border:
     """Converts errors to statuses, rejects calls above the limit of calls in flight, and counts their bytes.
 
@@ -70,25 +85,15 @@ class Border:
     read a request, and know whether an answer was taken. On the wire there is no difference.
     """
 
-    def __init__(
-        self,
-        calls_in_flight_max: int,
-        meter: CallMeter,
-        traffic: Traffic,
-        audit: Audit,
-        callers: Callers,
-        gatekeeper: Gatekeeper | None = None,
-        turns: Turns | None = None,
-    ) -> None:
-        """`callers`, `gatekeeper`: check each call before its request is read. `turns`: orders requests after
-        reading."""
+    def __init__(self, calls_in_flight_max: int, meter: CallMeter, callers: Callers, parts: BorderParts) -> None:
+        """`callers`: checks each call before its request is read."""
         self._callers = callers
-        self._gatekeeper = gatekeeper
-        self._turns = turns
+        self._gatekeeper = parts.gatekeeper
+        self._turns = parts.turns
         self._in_flight = InFlight(calls_in_flight_max)
         self._meter = meter
-        self._traffic = traffic
-        self._audit = audit
+        self._traffic = parts.traffic
+        self._audit = parts.audit
 
     def wrap(self, method: str, handler: grpc.RpcMethodHandler[Any, Any]) -> grpc.RpcMethodHandler[Any, Any]:
         meter, audited = self._meter.of(method), self._audit.of(method)

@@ -12,13 +12,10 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from prometheus_client import CollectorRegistry
 
 from duetime_core.access.credentials import NO_CREDENTIALS, Credentials
-from duetime_core.access.gatekeeping import Gatekeeper
-from duetime_core.audit.audit import Audit
 from duetime_core.clock import SystemClock
 from duetime_core.limits.shedding import Shedding
 from duetime_core.limits.traffic import Traffic, TrafficLimits
-from duetime_core.limits.turns import Turns
-from duetime_core.rpc.border import Border, code_of, status_of
+from duetime_core.rpc.border import Border, BorderParts, code_of, status_of
 from duetime_core.rpc.channels import CHANNEL_OPTIONS, MESSAGE_OPTIONS, make_channel
 from duetime_core.rpc.listening import NO_PORT, address_of, listen, server_credentials
 from duetime_core.rpc.probes import Health, Stuck, never_stuck
@@ -110,18 +107,15 @@ class Server:
         registry: CollectorRegistry | None = None,
         stuck: Stuck = never_stuck,
         credentials: Credentials = NO_CREDENTIALS,
-        traffic: Traffic | None = None,
-        audit: Audit | None = None,
-        gatekeeper: Gatekeeper | None = None,
-        turns: Turns | None = None,
+        parts: BorderParts | None = None,
         descriptors: Any = None,
         *,
         asked: bool = True,
     ) -> None:
-        """`gatekeeper`: checks callers; health and reflection are public. Without an `audit`, rejections are only
-        logged. `turns`: shares work between users. `descriptors`: the source of reflection; None: all. `asked`: whether
-        clients of the port must have a certificate, if the process has one."""
-        self._traffic = traffic or Traffic(TrafficLimits(), registry)
+        """`parts`: health and reflection use no gatekeeper and no turns. `descriptors`: the source of reflection; None:
+        all. `asked`: whether clients of the port must have a certificate, if the process has one."""
+        parts = parts or BorderParts(Traffic(TrafficLimits(), registry))
+        self._traffic, self._audit = parts.traffic, parts.audit
         bounds = (
             ("grpc.max_allowed_incoming_connections", self._traffic.connections_max),
             # The limit makes gRPC also count streams opened and reset at once.
@@ -129,17 +123,17 @@ class Server:
         )
         self._server = grpc.aio.server(options=(*SERVER_OPTIONS, *bounds))
         self._shedding = Shedding(self._traffic, SystemClock(), registry=registry)
-        self._audit = audit or Audit(SystemClock())
         self._certificates, self._asked = credentials.certificates, asked
         callers = self._callers = credentials.callers()
         meter = CallMeter(calls_in_flight_max, registry)
-        border = Border(calls_in_flight_max, meter, self._traffic, self._audit, callers, gatekeeper, turns)
+        border = Border(calls_in_flight_max, meter, callers, parts)
         self._handlers: list[grpc.GenericRpcHandler] = []
         self._registrar = _Registrar(self._server, self._handlers, border)
         self.health = Health(list(service_names), stuck)
         self._stopping = asyncio.Event()
         unlimited = CallMeter(PROBES_IN_FLIGHT_MAX, None)
-        self._probes = Border(PROBES_IN_FLIGHT_MAX, unlimited, self._traffic, self._audit, callers)
+        public_parts = BorderParts(parts.traffic, parts.audit)
+        self._probes = Border(PROBES_IN_FLIGHT_MAX, unlimited, callers, public_parts)
         public = _Registrar(self._server, self._handlers, self._probes)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, public)
         names = (*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME)

@@ -13,6 +13,7 @@ from duetime_core.clock import Clock
 from duetime_core.limits.traffic import Traffic
 from duetime_core.limits.turns import Turns
 from duetime_core.metadata import AuditTable, Database, Groups, Trail
+from duetime_core.rpc.border import BorderParts
 from duetime_core.rpc.serving import Server
 from prometheus_client import CollectorRegistry
 
@@ -293,11 +294,13 @@ def _make_server(base: Base, trail: Trail, access: AccessParts | None) -> Server
         settings.calls_in_flight_max,
         base.registry,
         credentials=base.credentials,
-        traffic=base.traffic,
-        audit=Audit(base.clock, ACTS, trail.add),
-        gatekeeper=None if access is None else access.gatekeeper,
-        # While users are off, all callers would share one turn.
-        turns=None if access is None else Turns(base.clock, base.registry),
+        parts=BorderParts(
+            base.traffic,
+            Audit(base.clock, ACTS, trail.add),
+            gatekeeper=None if access is None else access.gatekeeper,
+            # While users are off, all callers would share one turn.
+            turns=None if access is None else Turns(base.clock, base.registry),
+        ),
         descriptors=with_others((*SERVICE_NAMES, *PROBES)) if settings.rocketmq else None,
         asked=settings.asks_for_certificates,
     )

@@ -11,6 +11,7 @@ from duetime_core.audit.audit import Audit
 from duetime_core.clock import Clock
 from duetime_core.limits.traffic import Traffic
 from duetime_core.metadata import OUTAGES, Database, Trail
+from duetime_core.rpc.border import BorderParts
 from duetime_core.rpc.probes import Health
 from duetime_core.rpc.serving import Server, make_channel
 from prometheus_client import CollectorRegistry
@@ -83,8 +84,7 @@ class RetryNode:
             settings.calls_in_flight_max,
             self.registry,
             credentials=credentials,
-            traffic=traffic,
-            audit=Audit(self._clock, keep=self._trail.add),
+            parts=BorderParts(traffic, Audit(self._clock, keep=self._trail.add)),
         )
         service = RetryService(
             SendBacks(topics, stores, settings.levels, metrics), Nacks(stores, decider, metrics), letters

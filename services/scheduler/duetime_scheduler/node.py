@@ -14,6 +14,7 @@ from duetime_core.clock import Clock
 from duetime_core.limits.traffic import Traffic
 from duetime_core.metadata import Database, Trail
 from duetime_core.node.members import MemberWatch
+from duetime_core.rpc.border import BorderParts
 from duetime_core.rpc.probes import Health
 from duetime_core.rpc.serving import Server, make_channel
 from prometheus_client import CollectorRegistry
@@ -100,8 +101,7 @@ class SchedulerNode:
             self.registry,
             serving.why_stuck,
             credentials,
-            traffic=Traffic(settings.traffic_limits, self.registry),
-            audit=Audit(self._clock, ACTS, self._trail.add),
+            BorderParts(Traffic(settings.traffic_limits, self.registry), Audit(self._clock, ACTS, self._trail.add)),
         )
         service = SchedulerService(self._database, serving.set_paused)
         scheduler_pb2_grpc.add_SchedulerServicer_to_server(service, server.grpc)  # type: ignore[no-untyped-call]

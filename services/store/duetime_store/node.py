@@ -10,6 +10,7 @@ import structlog
 from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError, StartupError
 from duetime_core.rpc.probes import Health
+from duetime_core.rpc.border import BorderParts
 from duetime_core.rpc.serving import Server
 from duetime_format.record import host_bytes
 from prometheus_client import CollectorRegistry
@@ -141,9 +142,9 @@ class StoreNode:
         directory.mark_serving()
         await parts.watch.inspect()
         credentials = settings.credentials(self.registry)
-        server = Server(
-            [SERVICE_NAME], settings.calls_in_flight_max, self.registry, credentials=credentials, traffic=parts.traffic
-        )
+        border = BorderParts(parts.traffic)
+        limit = settings.calls_in_flight_max
+        server = Server([SERVICE_NAME], limit, self.registry, credentials=credentials, parts=border)
         self._serving = _Serving(server, asyncio.create_task(self._run(parts, server)))
         await self._serve(parts, server, directory.config)
 
