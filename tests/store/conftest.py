@@ -14,7 +14,10 @@ from duetime_format.properties import decode_properties, encode_properties
 from duetime_format.restore import Entry, Unrestorable, quarantine, restore
 from duetime_store.files.directory import StoreDirectory
 from duetime_store.files.disk import Disk
-from duetime_store.lanes.alarm import ShardClock
+from duetime_store.files.worker import FileWorker
+from duetime_store.lanes.alarm import Alarm, ShardClock
+from duetime_store.metrics import StoreMetrics
+from duetime_store.reading.reader import Reader
 from duetime_store.reading.turns import Turns, Walk
 from duetime_store.recovery.checkpoint import write as write_checkpoint
 from duetime_store.recovery.idsaving import IdKeeper
@@ -32,6 +35,10 @@ def unhurried() -> Walk:
     walk = Turns(lambda: 1.0).walk()
     walk.start()
     return walk
+
+
+def reader_of(store: Store, metrics: StoreMetrics, turns: Turns | None = None) -> Reader:
+    return Reader(store.log, store.lanes, store.clock, Alarm(store.clock), metrics, turns or Turns())
 
 
 class HandClock(Clock):
@@ -102,7 +109,7 @@ class Shard:
 
     def checkpoint_ids(self) -> None:
         """A checkpoint with the file of recent ids."""
-        write = IdKeeper(self.store, self.directory.disk, self.root, Here()).capture()
+        write = IdKeeper(self.store.recent, self.store.log, FileWorker(self.directory, Here())).capture()
         assert write is not None
         asyncio.run(write())
         self.checkpoint()

@@ -65,21 +65,17 @@ class DeletionLife(PendingLife):
         super().__init__(root, dice, mode=mode)
 
     def make_keeper(self) -> Keeper:
-        return Keepers([super().make_keeper(), DeletionKeeper(self.store.queues.deletions, self._folder, self.here)])
-
-    @property
-    def _folder(self) -> Any:
-        assert self.directory is not None
-        return self.directory
+        return Keepers([super().make_keeper(), DeletionKeeper(self.store.queues.deletions, self.worker)])
 
     def _begin(self) -> None:
         super()._begin()
         turns = Turns(lambda: 1.0)
         retries = WaitingRetries(self.store, turns)
-        backlog = Backlog(self.store, Surveyor(self.store, turns, self.clock), turns)
+        lanes, ledger, clock = self.store.lanes, self.store.ledger, self.store.clock
+        backlog = Backlog(lanes, ledger, clock, Surveyor(lanes, ledger, clock, turns), turns)
         readers: Any = NoReaders()
-        used = self.topics, readers, backlog, retries, self.flusher, self.checkpointer, self._folder
-        self.calls_of_topics = TopicCalls(self.store, *used, self.here)
+        used = self.topics, readers, backlog, retries, self.flusher, self.checkpointer, self.worker
+        self.calls_of_topics = TopicCalls(self.store, *used)
 
     # --- steps --------------------------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from duetime_format.restore import Entry, quarantine, restore
 from duetime_format.units import Ints
 from duetime_store.files.directory import StoreDirectory
 from duetime_store.files.reserve import Reserve
+from duetime_store.files.worker import FileWorker
 from duetime_store.lanes.alarm import ShardClock
 from duetime_store.metrics import StoreMetrics
 from duetime_store.pending.countkeeper import CountKeeper
@@ -137,30 +138,26 @@ class Life(Promising):
             lane.order._memtable_rows = self.dice.choice((4, 1_000))
         metrics, self.here = StoreMetrics(CollectorRegistry()), Here()
         self.metrics = metrics
+        worker = self.worker = FileWorker(directory, self.here)
         reserve = Reserve(self.disk, self.root, RESERVE_BYTES)
-        self.late = LateWriter(self.store, self.here, self.clock, metrics)
+        self.late = LateWriter(self.store.queues.shared, worker, self.clock, metrics)
         # Most files are closed when they are wanted, and some publishes open none.
         self.store.queues.shared.opens_at_once = self.dice.choice((0, 1, 16))
-        self.watch = DiskWatch(
-            self.store, self.late, self.disk, self.root, reserve, self.here, self.clock, metrics, used_max=1
-        )
+        self.watch = DiskWatch(self.store, self.late, worker, reserve, self.clock, metrics, used_max=1)
         self.flusher = Flusher(self.store, self.watch, self.here, self.clock, metrics, sync=self.sync, interval_ms=500)
-        self.topics = TopicFile(self.store.queues.counts, directory, self.here, self.clock)
+        self.topics = TopicFile(self.store.queues.counts, worker, self.clock)
         table = TableFile(self.disk, self.root / queuetable.FILE, directory.queues, opened.table)
-        ids = IdKeeper(self.store, self.disk, self.root, self.here)
-        keeper = Keepers([self.make_keeper(), CountKeeper(self.store, self.disk, self.root, self.here), ids])
+        ids = IdKeeper(self.store.recent, self.store.log, worker)
+        keeper = Keepers([self.make_keeper(), CountKeeper(self.store.ledger, self.store.log, worker), ids, self.topics])
         self.checkpointer = Checkpointer(
-            *(self.store, directory, self.flusher, self.topics, table, keeper, self.here),
-            *(self.clock, metrics),
-            interval_ms=1,
-            log_bytes=MIB,
+            *(self.store, worker, self.flusher, table, keeper, metrics), interval_ms=1, log_bytes=MIB
         )
         self.run(self.checkpointer.write())
         directory.mark_serving()
         self.run(self.watch.inspect())
 
     def make_keeper(self) -> Keeper:
-        return OrderKeeper(self.store, self.here)
+        return OrderKeeper(self.store.lanes, self.store.log, self.worker)
 
     def _end(self) -> None:
         """The process dies."""

@@ -27,7 +27,6 @@ from duetime_store.finding.finder import Finder
 from duetime_store.finding.index import Shape
 from duetime_store.finding.indexer import Indexer
 from duetime_store.finding.search import LogSearch
-from duetime_store.lanes.alarm import Alarm
 from duetime_store.lanes.lane import RESTORED
 from duetime_store.pending.cancelling import Cancelling
 from duetime_store.pending.endnames import EndNames
@@ -35,13 +34,13 @@ from duetime_store.pending.keys import UpsertKeys
 from duetime_store.pending.listing import PendingList
 from duetime_store.pending.replacing import Replacing
 from duetime_store.pending.targets import Targets
-from duetime_store.reading.reader import Reader
 from duetime_store.reading.turns import Turns
-from duetime_store.recovery.retention import Cleaner, Policy
+from duetime_store.recovery.moving import PendingMover
+from duetime_store.recovery.retention import Cleaner, Policy, SegmentDropper
 from duetime_store.writing.staging import OK
 
 from tests.power_disk import PowerCut
-from tests.store.conftest import HandClock, sent, timer
+from tests.store.conftest import HandClock, reader_of, sent, timer
 from tests.store.counted import check_counts
 from tests.store.life import DELAYS_MS, Life
 from tests.store.life_lanes import TIMERS
@@ -109,24 +108,25 @@ class PendingLife(Life):
         if not self.sync:
             self._note_flushes()
         store, turns = self.store, Turns(lambda: 1.0)
-        reader = Reader(store, Alarm(store.clock), self.metrics, turns)
+        reader = reader_of(store, self.metrics, turns)
         assert self.directory
         assert self.disk
         # Index files are full with a few messages.
-        self.indexer = Indexer(store, self.directory, self.here, self.clock, shape=Shape(16, 60))
+        self.indexer = Indexer(store, self.worker, self.clock, shape=Shape(16, 60))
         finder = Finder(store, self.indexer, self.metrics, turns, shard=0)
-        search, names = LogSearch(store, finder), EndNames(store, reader, finder, turns)
-        targets = Targets(store, search, turns)
+        search, names = (
+            LogSearch(store, finder),
+            EndNames(store.queues, store.log, store.indexed, reader, finder, turns),
+        )
+        targets = Targets(store.log, store.lanes, store.queues.deletions, search, turns)
         self.cancelling = Cancelling(store, targets, self.flusher, self.metrics)
         self.replacing = Replacing(store, targets, UpsertKeys(search, turns), self.flusher, turns, self.metrics, names)
-        self.listing = PendingList(store, reader, turns)
-        self.cleaner = Cleaner(
-            *(store, reader, self.disk, self.flusher, self.checkpointer, self.here, self.clock, self.metrics, turns),
-            policy=Policy(age_ms=0),
-            interval_ms=1,
-            unread=lambda _: iter(()),
-            dropped=self._dropped,
-        )
+        self.listing = PendingList(store.lanes, store.ledger, reader, turns)
+        mover = PendingMover(store, reader, self.flusher, self.metrics, turns)
+        dropping = mover, self.checkpointer, self.worker, turns
+        dropper = SegmentDropper(store.log, store.queues, *dropping, self._dropped)
+        used = mover, dropper, self.disk, self.metrics, turns
+        self.cleaner = Cleaner(store, *used, policy=Policy(age_ms=0), unread=lambda _: iter(()))
         with suppress(OSError):
             self.run(self.indexer._open())
 

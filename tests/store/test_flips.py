@@ -16,16 +16,15 @@ from duetime.v1 import store_pb2
 from duetime_format import layout, record
 from duetime_format.properties import decode_properties
 from duetime_scheduler.batch import make_batch
-from duetime_store.lanes.alarm import Alarm
+from duetime_store.lanes.attendance import Asking
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reading.filters import Filter
-from duetime_store.reading.reader import Due, Pulled, Reader
-from duetime_store.reading.turns import Turns
+from duetime_store.reading.reader import Due, Pulled
 from duetime_store.writing.staging import DUPLICATE, OK
 from prometheus_client import CollectorRegistry
 
 from tests.seeds import seed
-from tests.store.conftest import HandClock, Shard, sent
+from tests.store.conftest import HandClock, Shard, reader_of, sent
 
 START_MS = 1_700_000_000_000
 DELAYS_MS = {1: 1_000, 2: 5_000}
@@ -46,7 +45,7 @@ class Drained:
         try:
             metrics = StoreMetrics(self.registry)
             metrics.damaged.inc(self.shard.opened.report.damage.count)
-            self.reader = Reader(self.shard.store, Alarm(self.shard.store.clock), metrics, Turns())
+            self.reader = reader_of(self.shard.store, metrics)
             for wall_ms in (2_000, 4_999, 5_000, 6_999, 7_000, 20_000):
                 self.clock.wall_ms = START_MS + wall_ms
                 for level in DELAYS_MS:
@@ -81,7 +80,7 @@ class Drained:
 
     def _due(self, level: int) -> Due:
         async def ask() -> Due:
-            return await self.reader.pull_due(level, b"", 100, 1 << 20, 0)
+            return await self.reader.pull_due(level, Asking("", b"", has_lease=True), 100, 1 << 20, 0)
 
         return asyncio.run(ask())
 

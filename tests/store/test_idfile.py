@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from duetime_format.errors import Damaged
+from duetime_store.files.worker import FileWorker
 from duetime_store.log import idfile
 from duetime_store.log.idfile import Block
 from duetime_store.log.recent import Ids
@@ -21,7 +22,7 @@ WARNING = "ids of recent messages are read from the log"
 
 
 def keeper_of(shard: Shard) -> IdKeeper:
-    return IdKeeper(shard.store, shard.directory.disk, shard.root, Here())
+    return IdKeeper(shard.store.recent, shard.store.log, FileWorker(shard.directory, Here()))
 
 
 def save(shard: Shard, keeper: IdKeeper) -> int:

@@ -15,6 +15,7 @@ from duetime_format.keys import key_hash, tag_word
 from duetime_format.levels import DEFAULT_DELAY_LEVELS
 from duetime_format.properties import value_of
 from duetime_store.files import configs
+from duetime_store.files.worker import FileWorker
 from duetime_store.finding.index import Header, IndexFile, Shape, file_paths
 from duetime_store.finding.indexer import BUSY_MS_MAX, Indexer, Mark, pieces, read_mark
 from duetime_store.log.newkeys import NewKeys
@@ -43,7 +44,7 @@ class Built:
 
     def __init__(self, shard: Shard, thread: ThreadPoolExecutor, shape: Shape = SMALL) -> None:
         self.shard = shard
-        self.indexer = Indexer(shard.store, shard.directory, thread, SystemClock(), shape=shape)
+        self.indexer = Indexer(shard.store, FileWorker(shard.directory, thread), SystemClock(), shape=shape)
 
     async def caught_up(self) -> None:
         loop = asyncio.ensure_future(self.indexer.run())
@@ -134,7 +135,7 @@ async def test_keys_of_records_that_were_not_stored_are_not_indexed(shard: Shard
 async def test_under_load_keys_are_written_after_a_while(shard: Shard, thread: ThreadPoolExecutor) -> None:
     shard.put(sent("first"))
     clock = FakeClock()
-    indexer = Indexer(shard.store, shard.directory, thread, clock, shape=SMALL)
+    indexer = Indexer(shard.store, FileWorker(shard.directory, thread), clock, shape=SMALL)
     await indexer._open()
     # Keep a record staged from now on.
     shard.store.put(sent("staged"))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from duetime_store.files.directory import StoreDirectory
 from duetime_store.files.disk import Disk
+from duetime_store.files.worker import FileWorker
 from duetime_store.lanes.alarm import ShardClock
 from duetime_store.lanes.ends import Ends
 from duetime_store.lanes.lane import CANCELLED, PENDING
@@ -124,7 +125,7 @@ def test_damaged_entry_behind_the_checkpoint_keeps_its_lane_in_order(shard: Shar
 
 def test_restored_entries_that_are_lost_leave_the_counts_as_they_came(shard: Shard, clock: HandClock) -> None:
     shard.put(sent("A"))
-    write = CountKeeper(shard.store, shard.directory.disk, shard.root, Here()).capture()
+    write = CountKeeper(shard.store.ledger, shard.store.log, FileWorker(shard.directory, Here())).capture()
     assert write is not None
     asyncio.run(write())
     shard.checkpoint()

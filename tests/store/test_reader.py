@@ -9,16 +9,15 @@ from duetime_format import record
 from duetime_format.lanes import Place
 from duetime_format.properties import decode_properties
 from duetime_format.units import UNIT_TYPE
-from duetime_store.lanes.alarm import Alarm
+from duetime_store.lanes.attendance import Asking
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reading import gather, reader
 from duetime_store.reading.filters import Filter
 from duetime_store.reading.messages import stored_messages
-from duetime_store.reading.reader import Due, Pulled, Reader, Scanned
-from duetime_store.reading.turns import Turns
+from duetime_store.reading.reader import Due, Pulled, Scanned
 from prometheus_client import CollectorRegistry
 
-from tests.store.conftest import MIB, HandClock, Shard, sent, unhurried
+from tests.store.conftest import MIB, HandClock, Shard, reader_of, sent, unhurried
 from tests.twins import compiled
 
 V6 = bytes(range(16)) + b"\x00\x00\x2a\x9f"
@@ -38,12 +37,12 @@ class Reading:
 
     def __init__(self, shard: Shard) -> None:
         self.registry = CollectorRegistry()
-        self.reader = Reader(shard.store, Alarm(shard.store.clock), StoreMetrics(self.registry), Turns())
+        self.reader = reader_of(shard.store, StoreMetrics(self.registry))
         self._shard = shard
 
     def due(self, after: int = 0, max_count: int = 512, max_bytes: int = LONG) -> Due:
-        cursor = self._shard.store.lanes[1].cursor_after(Place(0, after - 1))
-        return asyncio.run(self.reader.pull_due(1, cursor, max_count, max_bytes, 0))
+        asking = Asking("", self._shard.store.lanes[1].cursor_after(Place(0, after - 1)), has_lease=True)
+        return asyncio.run(self.reader.pull_due(1, asking, max_count, max_bytes, 0))
 
     def pull(self, offset: int = 0, max_count: int = 512, max_bytes: int = LONG, *tags: str) -> Pulled:
         queue = self._shard.store.queues.find("orders", 0)

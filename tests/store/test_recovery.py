@@ -14,16 +14,14 @@ from duetime_format.levels import DelayLevels
 from duetime_format.units import FILLER_SIZE
 from duetime_store.files import configs
 from duetime_store.files.disk import Disk
-from duetime_store.lanes.alarm import Alarm
+from duetime_store.lanes.attendance import Asking
 from duetime_store.metrics import StoreMetrics
-from duetime_store.reading.reader import Reader
-from duetime_store.reading.turns import Turns
 from duetime_store.writing.staging import DUPLICATE, OK
 from prometheus_client import CollectorRegistry
 
 from tests.power_disk import PowerDisk, Unlucky
 from tests.seeds import seed
-from tests.store.conftest import MIB, HandClock, Shard, flip, ids, log_file, remove, sent
+from tests.store.conftest import MIB, HandClock, Shard, flip, ids, log_file, reader_of, remove, sent
 
 
 def filled(shard: Shard) -> None:
@@ -298,8 +296,8 @@ def test_message_that_is_appended_again_keeps_its_due_time_under_a_new_table(sha
     shard.clock.wall_ms = due
     for _ in range(2):
         registry = CollectorRegistry()
-        reader = Reader(shard.store, Alarm(shard.store.clock), StoreMetrics(registry), Turns())
-        found = asyncio.run(reader.pull_due(2, b"", 9, 1 << 20, 0))
+        reader = reader_of(shard.store, StoreMetrics(registry))
+        found = asyncio.run(reader.pull_due(2, Asking("", b"", has_lease=True), 9, 1 << 20, 0))
         assert (found.due_at_ms, found.damages) == ([due], {})
         assert registry.get_sample_value("duetime_store_units_repaired_total") == 0
         (shard.root / "checkpoint").unlink(missing_ok=True)

@@ -8,17 +8,16 @@ import pytest
 from duetime_format import record
 from duetime_format.lanes import Place
 from duetime_format.units import UNIT, UNIT_TYPE
-from duetime_store.lanes.alarm import Alarm
+from duetime_store.lanes.attendance import Asking
 from duetime_store.metrics import StoreMetrics
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.reading import repair
 from duetime_store.reading.filters import Filter
-from duetime_store.reading.reader import Due, Pulled, Reader
-from duetime_store.reading.turns import Turns
+from duetime_store.reading.reader import Due, Pulled
 from prometheus_client import CollectorRegistry
 
 from tests.rounds import one_by_one
-from tests.store.conftest import HandClock, Shard, ids, sent
+from tests.store.conftest import HandClock, Shard, ids, reader_of, sent
 
 BITS = range(8 * UNIT.size)
 
@@ -28,13 +27,13 @@ class Reading:
 
     def __init__(self, shard: Shard) -> None:
         self.registry = CollectorRegistry()
-        self.reader = Reader(shard.store, Alarm(shard.store.clock), StoreMetrics(self.registry), Turns())
+        self.reader = reader_of(shard.store, StoreMetrics(self.registry))
         self._shard = shard
 
     def due(self, ahead_ms: int = 0, after: int = 0) -> Due:
         async def ask() -> Due:
-            cursor = self._shard.store.lanes[1].cursor_after(Place(0, after - 1))
-            return await self.reader.pull_due(1, cursor, 512, 1 << 30, 0, ahead_ms)
+            asking = Asking("", self._shard.store.lanes[1].cursor_after(Place(0, after - 1)), has_lease=True)
+            return await self.reader.pull_due(1, asking, 512, 1 << 30, 0, ahead_ms)
 
         return asyncio.run(ask())
 

@@ -14,7 +14,8 @@ from duetime_format import record
 from duetime_format.restore import Entry, restore
 from duetime_format.units import FILLER_SIZE, UNIT
 from duetime_store.recovery.checkpointer import Checkpointer
-from duetime_store.recovery.retention import MOVE_COUNT, MOVE_PAUSE_MS, Policy, _steps
+from duetime_store.recovery.moving import MOVE_COUNT, MOVE_PAUSE_MS, _steps
+from duetime_store.recovery.retention import Policy
 
 from tests.rounds import one_by_one
 from tests.store.conftest import MIB, ids, sent
@@ -304,7 +305,7 @@ async def test_a_message_that_was_appended_again_is_found_once(shard: Shard) -> 
     await shard.put(sent("P", level=2))
     await shard.fill(1_500)
     store = shard.node.store
-    await run(shard.clock, shard.node.parts.cleaner._move(store.lanes[2].queue, np.array([0])))
+    await run(shard.clock, shard.node.parts.cleaner._mover._move(store.lanes[2].queue, np.array([0]), 0))
     assert shard.segments[0] == 0
     request = gateway_pb2.QueryMessagesRequest(topic="orders", key="P")
     answers = await run(shard.clock, shard.stub.QueryMessages(request, timeout=60))

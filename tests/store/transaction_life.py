@@ -62,7 +62,9 @@ class TransactionLife(Life):
 
     def make_keeper(self) -> Keeper:
         table = self.opened.transactions
-        return Keepers([super().make_keeper(), TransactionKeeper(self.store, table, self.disk, self.root, self.here)])
+        return Keepers(
+            [super().make_keeper(), TransactionKeeper(self.store.halves, self.store.log, table, self.worker)]
+        )
 
     def _begin(self) -> None:
         super()._begin()

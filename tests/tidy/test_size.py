@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.tidy.sources import PROJECT, SOURCES, content, documents, files, name, nodes, tree
 
+PRODUCT = ("format", "core", "sdk", "services", "spark", "console")
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 COLUMNS_MAX = 120
@@ -21,6 +22,24 @@ LONG_FILES = {
     "sdk/duetime/client/sync/clients.py": 1106,
 }
 LONG_FUNCTIONS: dict[str, int] = {}
+PARAMETERS_MAX = 8
+# Signatures that users call: each parameter is an option of a message, a handler or a client.
+WIDE_API = {
+    "core/duetime_core/testing/cluster.py Cluster.__init__",
+    "core/duetime_core/testing/local.py LocalCluster.__init__",
+    "sdk/duetime/client/consuming/consumer.py Consumer.handler",
+    "sdk/duetime/client/consuming/puller.py AsyncPuller.__init__",
+    "sdk/duetime/client/consuming/receiver.py AsyncReceiver.__init__",
+    "sdk/duetime/client/sending/producer.py AsyncProducer.send",
+    "sdk/duetime/client/sending/producer.py AsyncProducer.transaction",
+    "sdk/duetime/client/sync/clients.py Producer.send",
+    "sdk/duetime/client/sync/clients.py Producer.transaction",
+    "sdk/duetime/client/sync/clients.py Puller.__init__",
+    "sdk/duetime/client/sync/clients.py Receiver.__init__",
+    "sdk/duetime/outbox/relay.py Relay.__init__",
+}
+# Modules of commands: each option of a command is a parameter.
+COMMANDS = ("sdk/duetime/cli/", "spark/duetime_spark/cli.py")
 
 # Name, first line and number of lines.
 Length = tuple[str, int, int]
@@ -80,6 +99,34 @@ def test_no_function_is_long() -> None:
         if length > LONG_FUNCTIONS.get(each, FUNCTION_LINES_MAX)
     ] == []
     assert [each for each in LONG_FUNCTIONS if longest[each] <= FUNCTION_LINES_MAX] == []
+
+
+def parameters(owner: ast.AST, prefix: str = "") -> Iterator[Length]:
+    """Functions by qualified name, with the number of their parameters, except `self` and `cls`."""
+    for node in ast.iter_child_nodes(owner):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            taken = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            yield prefix + node.name, node.lineno, sum(one.arg not in ("self", "cls") for one in taken)
+        inner = f"{prefix}{node.name}." if hasattr(node, "name") and isinstance(node.name, str) else prefix
+        yield from parameters(node, inner)
+
+
+def test_no_function_of_the_product_takes_many_parameters() -> None:
+    found = {
+        f"{name(path)} {function}": count
+        for path in files(*PRODUCT)
+        for function, _, count in parameters(tree(path))
+        if count > PARAMETERS_MAX
+    }
+    assert {
+        each: count for each, count in found.items() if each not in WIDE_API and not each.startswith(COMMANDS)
+    } == {}
+    assert WIDE_API - found.keys() == set()
+
+
+def test_parameters_are_counted_by_qualified_name() -> None:
+    text = "class A:\n    def f(self, a, /, b, *c, d=1, **e):\n        async def g(x): pass\n"
+    assert list(parameters(ast.parse(text))) == [("A.f", 2, 3), ("A.f.g", 3, 1)]
 
 
 def test_functions_of_one_name_are_measured_apart(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ Recovery or the next call repeats all steps after the record.
 
 import asyncio
 from collections.abc import Sequence
-from concurrent.futures import Executor
 from functools import partial
 
 import structlog
@@ -22,7 +21,7 @@ from duetime_format.deletions import Deletion
 from duetime_format.names import DELETED_TOPIC, is_system_topic
 from duetime_format.record import Record, encode, with_crc_mark
 
-from duetime_store.files.directory import StoreDirectory
+from duetime_store.files.worker import FileWorker
 from duetime_store.groups.retries import WaitingRetries
 from duetime_store.groups.topic_readers import TopicReaders
 from duetime_store.pending.backlog import Backlog
@@ -53,26 +52,26 @@ class TopicCalls:
         retries: WaitingRetries,
         flusher: Flusher,
         checkpointer: Checkpointer,
-        directory: StoreDirectory,
-        executor: Executor,
+        worker: FileWorker,
     ) -> None:
-        """`executor`: the checkpoints' thread, which may still write units of a deleted topic."""
+        """`worker`: the checkpoints' thread, which may still write units of a deleted topic."""
         self._store = store
+        self._queues = store.queues
+        self._closing = store.closing
         self._topics = topics
         self._readers = readers
         self._backlog = backlog
         self._retries = retries
         self._flusher = flusher
         self._checkpointer = checkpointer
-        self._directory = directory
-        self._executor = executor
+        self._worker = worker
         self._deleting = asyncio.Lock()
 
     # --- creating ---------------------------------------------------------------------------------------------------
 
     async def put(self, request: store_pb2.PutTopicRequest) -> None:
         """Raises: DueTimeError."""
-        refusal = self._store.closing.announced(request.name, request.generation)
+        refusal = self._closing.announced(request.name, request.generation)
         if refusal is not None:
             raise refusal
         await self._topics.put(request.name, request.queue_count, request.message_type)
@@ -82,7 +81,7 @@ class TopicCalls:
         if len(requests) > limits.TOPICS_PUT_MAX:
             text = f"{len(requests)} topics; the limit is {limits.TOPICS_PUT_MAX}"
             raise InvalidArgument([Violation("topics", text)])
-        announced = self._store.closing.announced
+        announced = self._closing.announced
         asked = {index: announced(one.name, one.generation) for index, one in enumerate(requests)}
         refused = {index: error for index, error in asked.items() if error is not None}
         wanted = [index for index in asked if index not in refused]
@@ -99,22 +98,22 @@ class TopicCalls:
         if is_system_topic(topic):
             raise InvalidArgument([Violation("name", f"topic {topic} is the store's own, or a group's")])
         if request.stage == CLOSE:
-            self._store.closing.close(topic)
+            self._closing.close(topic)
             # The counts below include everything staged before.
             await self._flusher.durable()
         elif request.stage == OPEN:
-            self._store.closing.open(topic)
+            self._closing.open(topic)
         elif request.stage == DELETE:
             async with self._deleting:
                 await self._delete(topic, request.generation)
         return await self._counted(topic)
 
     async def _counted(self, topic: str) -> store_pb2.DeleteStoredTopicResponse:
-        known = self._store.queues.deletions.get(topic)
+        known = self._queues.deletions.get(topic)
         response = store_pb2.DeleteStoredTopicResponse(
             pending_count=await self._pending(topic),
             deleted_generation=-1 if known is None else known.generation,
-            message_count=sum(one.max_offset - one.min_offset for one in self._store.queues.of_topic(topic)),
+            message_count=sum(one.max_offset - one.min_offset for one in self._queues.of_topic(topic)),
         )
         for group, left in sorted((await self._readers.left(topic)).items()):
             response.groups.append(
@@ -133,10 +132,9 @@ class TopicCalls:
 
     async def _delete(self, topic: str, generation: int) -> None:
         """Durable on return. Raises: DueTimeError: call it again to continue."""
-        store = self._store
-        known = store.queues.deletions.get(topic)
+        known = self._queues.deletions.get(topic)
         if known is None or known.generation < generation:
-            store.closing.close(topic)
+            self._closing.close(topic)
             await self._flusher.durable()
             if pending := await self._pending(topic):
                 text = f"{pending} messages of topic {topic} are pending on this shard"
@@ -144,7 +142,7 @@ class TopicCalls:
             for group in await self._readers.left(topic):
                 await self._cancel_retries(group, topic)
             await self._record(topic, generation)
-        elif not store.closing.is_deleted(topic):
+        elif not self._closing.is_deleted(topic):
             # A later topic with its name exists: the call comes late.
             return
         await self._readers.end(topic)
@@ -152,12 +150,12 @@ class TopicCalls:
         await self._topics.fold()
         if not await self._checkpointer.write():
             raise Unavailable(f"topic {topic} is deleted, but its files are not: no checkpoint", reason="TOPIC_LEFT")
-        deletion = store.queues.deletions.get(topic)
+        deletion = self._queues.deletions.get(topic)
         if deletion is not None:
-            run = asyncio.get_running_loop().run_in_executor
-            files = await run(self._executor, sweep, self._directory.disk, self._directory, deletion)
+            directory = self._worker.directory
+            files = await self._worker.run(sweep, directory.disk, directory, deletion)
             log.info("topic deleted", topic=topic, generation=generation, files=files)
-        store.closing.open(topic)
+        self._closing.open(topic)
 
     async def _cancel_retries(self, group: str, topic: str) -> None:
         """Cancels the topic's retries in lanes; durable on return. The group's retries of other topics stay."""
@@ -176,7 +174,7 @@ class TopicCalls:
         await self._flusher.durable()
 
     def _begins(self, topic: str) -> tuple[int, ...]:
-        queues = self._store.queues
+        queues = self._queues
         known = queues.deletions.get(topic)
         count = max(queues.counts.get(topic, 0), len(known.begins) if known is not None else 0)
         ends = {queue.queue: queue.next_offset for queue in queues.of_topic(topic)}
@@ -185,5 +183,5 @@ class TopicCalls:
     def _settle(self, deletion: Deletion, durable: bool) -> None:
         if durable:
             self._readers.gone(deletion.topic)
-            self._store.queues.deletions.add(deletion)
-            self._store.queues.drop(deletion.topic)
+            self._queues.deletions.add(deletion)
+            self._queues.drop(deletion.topic)

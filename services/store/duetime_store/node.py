@@ -9,8 +9,8 @@ from typing import TypeVar
 import structlog
 from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError, StartupError
-from duetime_core.rpc.probes import Health
 from duetime_core.rpc.border import BorderParts
+from duetime_core.rpc.probes import Health
 from duetime_core.rpc.serving import Server
 from duetime_format.record import host_bytes
 from prometheus_client import CollectorRegistry
@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 from duetime_store.files.directory import DirectoryInUse, StoreDirectory, advertised_port, save_advertised_port
 from duetime_store.files.disk import Disk
 from duetime_store.files.reserve import Reserve
+from duetime_store.files.worker import FileWorker
 from duetime_store.lanes.alarm import ShardClock
 from duetime_store.metrics import StoreMetrics
 from duetime_store.parts import Base, StoreParts, Threads, make_parts
@@ -132,6 +133,7 @@ class StoreNode:
             self._threads,
             directory,
             reserve,
+            FileWorker(directory, self._threads.checkpoint),
             Turns(),
         )
         parts = self._parts = make_parts(base, opened)
@@ -212,7 +214,7 @@ class StoreNode:
             if parts.indexer:
                 group.create_task(parts.indexer.run())
             group.create_task(parts.cleaner.run())
-            group.create_task(parts.receiver.run())
+            group.create_task(parts.expirer.run())
             group.create_task(parts.lites.run())
             group.create_task(parts.lites.sweep())
             group.create_task(parts.surveyor.run())

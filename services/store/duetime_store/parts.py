@@ -1,9 +1,8 @@
 """The parts of a recovered shard: each is created here, once, with everything it needs."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 
 from duetime_core.clock import Clock
 from duetime_core.limits.traffic import Traffic
@@ -14,6 +13,7 @@ from duetime_store.exporting import Exporter
 from duetime_store.files.directory import StoreDirectory
 from duetime_store.files.disk import Disk
 from duetime_store.files.reserve import Reserve
+from duetime_store.files.worker import FileWorker
 from duetime_store.finding.destinations import FindingById
 from duetime_store.finding.finder import Finder
 from duetime_store.finding.index import Shape
@@ -24,18 +24,20 @@ from duetime_store.groups import loading, snapshot
 from duetime_store.groups.admin import GroupAdmin
 from duetime_store.groups.calls import GroupCalls
 from duetime_store.groups.dead_letters import DeadLetterCollector
+from duetime_store.groups.expiry import LeaseExpirer
 from duetime_store.groups.groups import Groups
 from duetime_store.groups.lines import Lines
-from duetime_store.groups.lites import LiteFetcher, LiteReceiver, brokers_offsets, forget_places
+from duetime_store.groups.lites import LiteFetcher, LitePlaces, LiteReceiver, brokers_offsets
 from duetime_store.groups.metrics import GroupCollector
 from duetime_store.groups.offsets import GroupOffsets
 from duetime_store.groups.persistence import GroupKeeper
+from duetime_store.groups.priorities import PriorityFetcher
 from duetime_store.groups.receiving import Receiver
 from duetime_store.groups.retries import WaitingRetries
 from duetime_store.groups.streams import ReceiveStreams, StreamParts
 from duetime_store.groups.subscription_groups import SubscriptionGroups
 from duetime_store.groups.topic_readers import TopicReaders
-from duetime_store.groups.unread import unread
+from duetime_store.groups.unread import FindUnread, unread
 from duetime_store.lanes.alarm import Alarm
 from duetime_store.metrics import StoreMetrics
 from duetime_store.pending.backlog import Backlog
@@ -59,9 +61,10 @@ from duetime_store.reading.subscriptions import Subscriptions
 from duetime_store.reading.turns import Turns
 from duetime_store.recovery.checkpointer import Checkpointer
 from duetime_store.recovery.idsaving import IdKeeper
+from duetime_store.recovery.moving import PendingMover
 from duetime_store.recovery.ordersaving import Keepers, OrderKeeper
 from duetime_store.recovery.recovery import Opened
-from duetime_store.recovery.retention import Cleaner, Policy
+from duetime_store.recovery.retention import Cleaner, Policy, SegmentDropper
 from duetime_store.settings import StoreSettings
 from duetime_store.transactions.checks import Checks
 from duetime_store.transactions.ending import Ending
@@ -110,6 +113,8 @@ class Base:
     threads: Threads
     directory: StoreDirectory
     reserve: Reserve
+    # The checkpoints' thread.
+    worker: FileWorker
     # Shared by all scans: filters, searches, traces, listings.
     turns: Turns
 
@@ -129,6 +134,7 @@ class StoreParts:
     subscription_groups: SubscriptionGroups
     groups: Groups
     receiver: Receiver
+    expirer: LeaseExpirer
     group_calls: GroupCalls
     receive_streams: ReceiveStreams
     checkpointer: Checkpointer
@@ -164,29 +170,30 @@ class StoreParts:
 def make_parts(base: Base, opened: Opened) -> StoreParts:
     """Starts no loop and writes nothing."""
     settings, clock, metrics, turns = base.settings, base.clock, base.metrics, base.turns
-    store, directory, threads, shard = opened.store, base.directory, base.threads, base.settings.shard
-    base.registry.register(ShardCollector(store))
-    metrics.scanning_seconds.set_function(lambda: turns.taken_s)
-    metrics.scans_waiting.set_function(lambda: turns.waiting_count)
+    store, worker, shard = opened.store, base.worker, base.settings.shard
+    _measure(base, store)
     alarm, traffic = Alarm(store.clock), Traffic(settings.traffic_limits, base.registry)
-    reader = Reader(store, alarm, metrics, turns)
-    late = LateWriter(store, threads.checkpoint, clock, metrics)
+    reader = Reader(store.log, store.lanes, store.clock, alarm, metrics, turns)
+    late = LateWriter(store.queues.shared, worker, clock, metrics)
     watch, flusher = _make_flusher(base, store, late)
-    topics = TopicFile(store.queues.counts, directory, threads.topics, clock)
-    offsets = GroupOffsets(directory, watch, threads.checkpoint)
+    topics = TopicFile(store.queues.counts, FileWorker(base.directory, base.threads.topics), clock)
+    offsets = GroupOffsets(worker, watch)
     offsets.fit(store.queues)
     groups, keeper = _make_groups(base, store, offsets, flusher, lines := Lines())
-    lites, filler, receiver = _make_receiver(base, (store, reader, groups, lines, offsets, flusher, alarm, turns))
+    lites, filler, receiver = _make_receiver(base, store, reader, groups, lines, offsets, flusher)
     checkpointer, indexer = _make_checkpointer(base, opened, flusher, topics, keeper), _make_indexer(base, store)
-    surveyor, finder = Surveyor(store, turns, clock), Finder(store, indexer, metrics, turns, shard=shard)
+    finder = Finder(store, indexer, metrics, turns, shard=shard)
+    surveyor = Surveyor(store.lanes, store.ledger, store.clock, turns)
     retries = _make_retries(base, store, groups)
-    pending_list, end_names = PendingList(store, reader, turns), EndNames(store, reader, finder, turns)
+    end_names = EndNames(store.queues, store.log, store.indexed, reader, finder, turns)
     cancelling, replacing, retry_ending = _make_pending(base, store, finder, flusher, retries, end_names)
     admin = GroupAdmin(store, groups, offsets, retries, flusher, turns, lites, shard=shard)
     transactions, results = opened.transactions, Results(store, shard=shard)
     giving_up, checks = _make_checks(base, opened, alarm, flusher)
-    readers, backlog = TopicReaders(store, groups, offsets, turns, lites), Backlog(store, surveyor, turns)
-    used = topics, readers, backlog, retries, flusher, checkpointer, directory
+    readers = TopicReaders(store.queues, store.log, groups, offsets, turns, lites)
+    backlog = Backlog(store.lanes, store.ledger, store.clock, surveyor, turns)
+    used = topics, readers, backlog, retries, flusher, checkpointer, worker
+    left = unread(store.queues, groups.progress, offsets, lites)
     return StoreParts(
         store=store,
         alarm=alarm,
@@ -194,11 +201,12 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
         watch=watch,
         flusher=flusher,
         topics=topics,
-        topic_calls=TopicCalls(store, *used, threads.checkpoint),
+        topic_calls=TopicCalls(store, *used),
         offsets=offsets,
-        subscription_groups=SubscriptionGroups(directory, threads.checkpoint, clock),
+        subscription_groups=SubscriptionGroups(worker, clock),
         groups=groups,
         receiver=receiver,
+        expirer=LeaseExpirer(groups, alarm),
         group_calls=GroupCalls(store, reader, groups, receiver, admin, metrics, turns, shard=shard),
         receive_streams=ReceiveStreams(StreamParts(groups, receiver, flusher, turns, traffic.answers, metrics, shard)),
         checkpointer=checkpointer,
@@ -206,7 +214,7 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
         reader=reader,
         lites=filler,
         finder=finder,
-        by_id=FindingById(store, finder, MessageTraces(store, reader, finder, turns, shard=shard)),
+        by_id=FindingById(store.queues.deletions, finder, MessageTraces(store, reader, finder, turns, shard=shard)),
         holding=Holding(store, flusher, alarm, bytes_max=settings.waiting_bytes_max),
         end_names=end_names,
         cancelling=cancelling,
@@ -214,23 +222,33 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
         retry_ending=retry_ending,
         surveyor=surveyor,
         backlog=backlog,
-        pending_list=pending_list,
+        pending_list=PendingList(store.lanes, store.ledger, reader, turns),
         transactions=transactions,
         preparing=_make_preparing(base, opened, flusher),
         ending=Ending(store, transactions, results, flusher, turns),
-        looking=Looking(store, transactions, results, finder, turns, shard=shard),
+        looking=Looking(store.log, store.queues, store.halves, transactions, results, finder, turns, shard=shard),
         checks=checks,
         giving_up=giving_up,
-        stand_ins=StandIns(store, metrics),
-        cleaner=_make_cleaner(base, opened, reader, flusher, checkpointer, groups, offsets, indexer, lites),
+        stand_ins=StandIns(store.lanes, store.clock, metrics),
+        cleaner=_make_cleaner(base, store, reader, flusher, checkpointer, left, _dropping(groups, indexer)),
         exporter=_make_exporter(base, store),
-        subscriptions=Subscriptions(
-            store, reader, turns, traffic.answers, metrics, subscriptions_max=settings.subscriptions_max
-        ),
+        subscriptions=_make_subscriptions(base, store, reader, traffic),
         traffic=traffic,
         metrics=metrics,
         turns=turns,
     )
+
+
+def _measure(base: Base, store: Store) -> None:
+    turns, metrics = base.turns, base.metrics
+    base.registry.register(ShardCollector(store))
+    metrics.scanning_seconds.set_function(lambda: turns.taken_s)
+    metrics.scans_waiting.set_function(lambda: turns.waiting_count)
+
+
+def _make_subscriptions(base: Base, store: Store, reader: Reader, traffic: Traffic) -> Subscriptions:
+    used = store.queues, store.clock, reader, base.turns, traffic.answers, base.metrics
+    return Subscriptions(*used, subscriptions_max=base.settings.subscriptions_max)
 
 
 def _make_retries(base: Base, store: Store, groups: Groups) -> WaitingRetries:
@@ -243,9 +261,9 @@ def _make_pending(
     base: Base, store: Store, finder: Finder, flusher: Flusher, retries: WaitingRetries, end_names: EndNames
 ) -> tuple[Cancelling, Replacing, RetryEnding]:
     search, turns, metrics = LogSearch(store, finder), base.turns, base.metrics
-    targets = Targets(store, search, turns)
+    targets = Targets(store.log, store.lanes, store.queues.deletions, search, turns)
     replacing = Replacing(store, targets, UpsertKeys(search, turns), flusher, turns, metrics, end_names)
-    ending = RetryEnding(store, retries, replacing, flusher, turns)
+    ending = RetryEnding(store.lanes, store.gate, store.clock, retries, replacing, flusher, turns)
     return Cancelling(store, targets, flusher, metrics), replacing, ending
 
 
@@ -277,17 +295,7 @@ def _make_checks(base: Base, opened: Opened, alarm: Alarm, flusher: Flusher) -> 
 
 def _make_flusher(base: Base, store: Store, late: LateWriter) -> tuple[DiskWatch, Flusher]:
     settings, clock, metrics = base.settings, base.clock, base.metrics
-    watch = DiskWatch(
-        store,
-        late,
-        base.disk,
-        settings.data_dir,
-        base.reserve,
-        base.threads.checkpoint,
-        clock,
-        metrics,
-        used_max=settings.disk_used_max,
-    )
+    watch = DiskWatch(store, late, base.worker, base.reserve, clock, metrics, used_max=settings.disk_used_max)
     flusher = Flusher(
         store,
         watch,
@@ -303,21 +311,24 @@ def _make_flusher(base: Base, store: Store, late: LateWriter) -> tuple[DiskWatch
 def _make_checkpointer(
     base: Base, opened: Opened, flusher: Flusher, topics: TopicFile, keeper: GroupKeeper
 ) -> Checkpointer:
-    directory, settings = base.directory, base.settings
-    store, disk, executor = opened.store, base.disk, base.threads.checkpoint
-    counts = CountKeeper(store, disk, directory.root, executor)
-    transactions = TransactionKeeper(store, opened.transactions, disk, directory.root, executor)
-    ids = IdKeeper(store, disk, directory.root, executor)
-    deletions = DeletionKeeper(store.queues.deletions, directory, executor)
+    directory, settings, store, worker = base.directory, base.settings, opened.store, base.worker
+    keepers = Keepers(
+        [
+            keeper,
+            OrderKeeper(store.lanes, store.log, worker),
+            CountKeeper(store.ledger, store.log, worker),
+            TransactionKeeper(store.halves, store.log, opened.transactions, worker),
+            IdKeeper(store.recent, store.log, worker),
+            DeletionKeeper(store.queues.deletions, worker),
+            topics,
+        ]
+    )
     return Checkpointer(
-        opened.store,
-        directory,
+        store,
+        worker,
         flusher,
-        topics,
         TableFile(base.disk, directory.root / queuetable.FILE, directory.queues, opened.table),
-        Keepers([keeper, OrderKeeper(store, executor), counts, transactions, ids, deletions]),
-        base.threads.checkpoint,
-        base.clock,
+        keepers,
         base.metrics,
         interval_ms=settings.checkpoint_ms,
         log_bytes=settings.checkpoint_bytes,
@@ -328,47 +339,31 @@ def _make_groups(
     base: Base, store: Store, offsets: GroupOffsets, flusher: Flusher, lines: Lines
 ) -> tuple[Groups, GroupKeeper]:
     settings = base.settings
-    path = base.directory.root / snapshot.FILE
-    state = loading.load(path, store, offsets)
+    state = loading.load(base.directory.root / snapshot.FILE, store, offsets)
+    progress = state.progress
+    progress.bound(settings.leases_max, settings.groups_max, settings.group_queues_max, settings.lite_places_max)
     groups = Groups(
-        store,
-        state.progress,
-        state.gone,
-        lines,
-        shard=settings.shard,
-        leases_max=settings.leases_max,
-        groups_max=settings.groups_max,
-        places_max=settings.group_queues_max,
-        lites_max=settings.lite_places_max,
+        store.queues, store.gate, store.clock, store.journal, progress, state.gone, lines, shard=settings.shard
     )
-    received = {(key.group, key.queue_topic, key.queue) for key in state.progress.places}
-    offsets.share(state.progress.queue_seats, received)
-    base.registry.register(DeadLetterCollector(store, state.gone))
-    return groups, GroupKeeper(store, groups, offsets, flusher, base.disk, path, base.threads.checkpoint)
+    received = {(key.group, key.queue_topic, key.queue) for key in progress.places}
+    offsets.share(progress.queue_seats, received)
+    base.registry.register(DeadLetterCollector(store.queues, state.gone))
+    return groups, GroupKeeper(store.queues, groups, offsets, flusher, base.worker)
 
 
 def _make_receiver(
-    base: Base, parts: tuple[Store, Reader, Groups, Lines, GroupOffsets, Flusher, Alarm, Turns]
+    base: Base, store: Store, reader: Reader, groups: Groups, lines: Lines, offsets: GroupOffsets, flusher: Flusher
 ) -> tuple[Lites, LiteFiller, Receiver]:
-    store, reader, groups, lines, *_ = parts
-    lites, filler, waiting = _make_lites(base, store, reader, groups, lines)
-    return lites, filler, Receiver(*parts, waiting, base.settings.priority_wait_ms, base.metrics.claims)
-
-
-def _make_lites(
-    base: Base, store: Store, reader: Reader, groups: Groups, lines: Lines
-) -> tuple[Lites, LiteFiller, LiteReceiver]:
     settings, turns, metrics = base.settings, base.turns, base.metrics
-    lites = Lites(settings.lite_topics_max, metrics.lites, metrics.lites_max)
-    filler = LiteFiller(
-        *(store, reader, lites, turns, metrics),
-        keep_ms=settings.lite_keep_ms,
-        arrived=lines.lites.wake,
-        placed=frozenset(key.topic for key in groups.progress.places if key.is_lite),
-        forget=partial(forget_places, groups),
-    )
-    fetcher = LiteFetcher(store, reader, groups, lites, filler, brokers_offsets(base.directory.config))
-    return lites, filler, LiteReceiver(store, fetcher, lines, filler, turns)
+    queues, clock = store.queues, store.clock
+    lites = Lites(settings.lite_topics_max, metrics)
+    places = LitePlaces(groups.progress, lines)
+    filler = LiteFiller(queues, clock, reader, lites, turns, places, keep_ms=settings.lite_keep_ms)
+    brokers = brokers_offsets(base.directory.config)
+    lite_fetcher = LiteFetcher(queues, clock, reader, groups, lites, filler, brokers)
+    waiting = LiteReceiver(queues, store.log, clock, lite_fetcher, lines, filler, turns)
+    fetcher = PriorityFetcher(queues, clock, reader, groups, wait_ms=settings.priority_wait_ms, claims=metrics.claims)
+    return lites, filler, Receiver(store, fetcher, groups, lines, offsets, flusher, turns, waiting)
 
 
 def _make_indexer(base: Base, store: Store) -> Indexer | None:
@@ -376,48 +371,39 @@ def _make_indexer(base: Base, store: Store) -> Indexer | None:
     if not settings.index:
         return None
     shape = Shape(settings.index_slots, settings.index_entries)
-    indexer = Indexer(store, base.directory, base.threads.checkpoint, base.clock, shape=shape)
+    indexer = Indexer(store, base.worker, base.clock, shape=shape)
     metrics.index_behind.set_function(lambda: indexer.unread_bytes)
     return indexer
 
 
-def _make_cleaner(
-    base: Base,
-    opened: Opened,
-    reader: Reader,
-    flusher: Flusher,
-    checkpointer: Checkpointer,
-    groups: Groups,
-    offsets: GroupOffsets,
-    indexer: Indexer | None,
-    lites: Lites,
-) -> Cleaner:
-    settings, store = base.settings, opened.store
-
+def _dropping(groups: Groups, indexer: Indexer | None) -> Callable[[int], Iterator[None]]:
     def dropped(position: int) -> Iterator[None]:
         """Drops everything before `position`, the new start of the log."""
         if indexer:
             indexer.drop_before(position)
         yield from groups.segment_left()
 
-    return Cleaner(
-        store,
-        reader,
-        base.disk,
-        flusher,
-        checkpointer,
-        base.threads.checkpoint,
-        base.clock,
-        base.metrics,
-        base.turns,
-        policy=Policy(
-            settings.retention_ms,
-            settings.retention_bytes,
-            settings.retention_hours,
-            settings.disk_clean,
-            settings.disk_force,
-        ),
-        interval_ms=settings.retention_check_ms,
-        unread=unread(store.queues, groups.progress, offsets, lites),
-        dropped=dropped,
+    return dropped
+
+
+def _make_cleaner(
+    base: Base,
+    store: Store,
+    reader: Reader,
+    flusher: Flusher,
+    checkpointer: Checkpointer,
+    left: FindUnread,
+    dropped: Callable[[int], Iterator[None]],
+) -> Cleaner:
+    settings, metrics, turns = base.settings, base.metrics, base.turns
+    policy = Policy(
+        settings.retention_ms,
+        settings.retention_bytes,
+        settings.retention_hours,
+        settings.disk_clean,
+        settings.disk_force,
+        settings.retention_check_ms,
     )
+    mover = PendingMover(store, reader, flusher, metrics, turns)
+    dropper = SegmentDropper(store.log, store.queues, mover, checkpointer, base.worker, turns, dropped)
+    return Cleaner(store, mover, dropper, base.disk, metrics, turns, policy=policy, unread=left)

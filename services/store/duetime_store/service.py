@@ -71,7 +71,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self._by_id = parts.by_id
         self._holding = parts.holding
         self._kept = Kept()
-        self._due = DueEntries(parts.store, parts.reader, self._kept, parts.metrics)
+        self._due = DueEntries(parts.reader, self._kept, parts.metrics)
         self._cancelling = parts.cancelling
         self._replacing = parts.replacing
         self._retry_ending = parts.retry_ending
@@ -482,8 +482,8 @@ class StoreService(store_pb2_grpc.StoreServicer):
 
     async def ListLanes(self, request: gateway_pb2.ListLanesRequest, context: Any) -> gateway_pb2.ListLanesResponse:
         refuse(within("ahead_ms", request.ahead_ms, 0, limits.LANES_AHEAD_MS_MAX))
-        by_ms = self._store.clock.now_ms() + request.ahead_ms
-        return await listing.list_lanes(self._turns, self._store, self._shard, by_ms)
+        lanes, levels, clock = self._store.lanes, self._store.levels, self._store.clock
+        return await listing.list_lanes(self._turns, lanes, levels, clock, self._shard, request.ahead_ms)
 
     async def ListFiles(self, request: export_pb2.ListFilesRequest, context: Any) -> export_pb2.ListFilesResponse:
         return await self._exporter.list()

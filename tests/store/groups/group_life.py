@@ -27,16 +27,13 @@ from duetime_store.groups.groups import OK, Groups, Open
 from duetime_store.groups.lines import Lines
 from duetime_store.groups.offsets import GroupOffsets
 from duetime_store.groups.persistence import GroupKeeper
-from duetime_store.lanes.alarm import Alarm, ShardClock
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reading.filters import Filter
-from duetime_store.reading.reader import Reader
-from duetime_store.reading.turns import Turns
 from duetime_store.recovery.checkpointer import Keeper
 from duetime_store.writing.settling import settle_records
 from prometheus_client import CollectorRegistry
 
-from tests.store.conftest import unhurried
+from tests.store.conftest import reader_of, unhurried
 from tests.store.life import Life, Message
 
 GROUP, TOPIC, RETRY = "g", "orders", "%RETRY%g"
@@ -64,16 +61,18 @@ class GroupLife(Life):
         self.waiting.clear()
         self.given.clear()
         assert self.directory is not None
-        offsets = GroupOffsets(self.directory, self.watch, self.here)
+        offsets = GroupOffsets(self.worker, self.watch)
         path = self.root / snapshot.FILE
         state = loading.load(path, self.store, offsets)
         self.faults = state.faults
+        store = self.store
+        state.progress.bound(leases_max=10_000, groups_max=9, places_max=9)
         self.groups = Groups(
-            self.store, state.progress, state.gone, Lines(), shard=SHARD, leases_max=10_000, groups_max=9, places_max=9
+            *(store.queues, store.gate, store.clock, store.journal), state.progress, state.gone, Lines(), shard=SHARD
         )
-        reader = Reader(self.store, Alarm(ShardClock(self.clock)), StoreMetrics(CollectorRegistry()), Turns())
-        self.fetcher = Fetcher(self.store, reader, self.groups)
-        return GroupKeeper(self.store, self.groups, offsets, self.flusher, self.disk, path, self.here)
+        reader = reader_of(self.store, StoreMetrics(CollectorRegistry()))
+        self.fetcher = Fetcher(self.store.queues, self.store.clock, reader, self.groups)
+        return GroupKeeper(self.store.queues, self.groups, offsets, self.flusher, self.worker)
 
     # --- steps ------------------------------------------------------------------------------------------------------
 

@@ -11,17 +11,16 @@ from duetime_format.names import lite_key
 from duetime_format.properties import decode_properties
 from duetime_store.groups.fetch import Asked, Given
 from duetime_store.groups.holds import Place
-from duetime_store.groups.lites import LiteFetcher
-from duetime_store.lanes.alarm import Alarm, ShardClock
+from duetime_store.groups.lines import Lines
+from duetime_store.groups.lites import LiteFetcher, LitePlaces
 from duetime_store.metrics import StoreMetrics
 from duetime_store.queues.lites import Lites
 from duetime_store.reading.lites import LiteFiller
-from duetime_store.reading.reader import Reader
 from duetime_store.reading.turns import Turns
 from duetime_store.recovery.checkpointer import Keeper
 from prometheus_client import CollectorRegistry
 
-from tests.store.conftest import sent, unhurried
+from tests.store.conftest import reader_of, sent, unhurried
 from tests.store.groups.group_life import GROUP, SHARD, TOPIC, WANTED, GroupLife
 from tests.store.life_lanes import TIMERS
 from tests.store.life_sends import Message
@@ -38,16 +37,12 @@ class LiteLife(GroupLife):
     def make_keeper(self) -> Keeper:
         keeper = super().make_keeper()
         metrics = StoreMetrics(CollectorRegistry())
-        reader = Reader(self.store, Alarm(ShardClock(self.clock)), metrics, Turns())
-        self.lites = Lites(len(NAMES), metrics.lites, metrics.lites_max)
-        self.filler = LiteFiller(
-            *(self.store, reader, self.lites, Turns(), metrics),
-            keep_ms=KEEP_MS,
-            arrived=lambda key: None,
-            placed=frozenset(),
-            forget=set,
-        )
-        self.lite_fetcher = LiteFetcher(self.store, reader, self.groups, self.lites, self.filler, {})
+        reader = reader_of(self.store, metrics)
+        self.lites = Lites(len(NAMES), metrics)
+        queues, clock = self.store.queues, self.store.clock
+        places = LitePlaces(self.groups.progress, Lines())
+        self.filler = LiteFiller(queues, clock, reader, self.lites, Turns(), places, keep_ms=KEEP_MS)
+        self.lite_fetcher = LiteFetcher(queues, clock, reader, self.groups, self.lites, self.filler, {})
         return keeper
 
     def _sent(self, message_id: str, message: Message, body: bytes) -> bytes:

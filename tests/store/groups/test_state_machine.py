@@ -14,24 +14,22 @@ from typing import Any
 from duetime_format import receipts, record
 from duetime_format.events import Key
 from duetime_format.properties import decode_properties
+from duetime_store.files.worker import FileWorker
 from duetime_store.groups import loading, snapshot
 from duetime_store.groups.fetch import Asked, Fetcher
 from duetime_store.groups.groups import EXPIRED, OK, UNKNOWN, Groups, Open
 from duetime_store.groups.holds import EXHAUSTED, LEASED, RETURNED, WAITING
 from duetime_store.groups.lines import Lines
 from duetime_store.groups.offsets import GroupOffsets
-from duetime_store.lanes.alarm import Alarm, ShardClock
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reading.filters import Filter
-from duetime_store.reading.reader import Reader
-from duetime_store.reading.turns import Turns
 from duetime_store.writing.settling import settle_records
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from prometheus_client import CollectorRegistry
 
-from tests.store.conftest import HandClock, Shard, sent, unhurried
+from tests.store.conftest import HandClock, Shard, reader_of, sent, unhurried
 from tests.store.groups.by_offsets import ack_by_offsets
 
 GROUP, TOPIC, SHARD = "g", "orders", 3
@@ -81,14 +79,15 @@ class Machine(RuleBasedStateMachine):
 
     def load(self) -> None:
         store = self.shard.store
-        self.offsets = GroupOffsets(self.shard.directory, None, None)  # type: ignore[arg-type]
+        self.offsets = GroupOffsets(FileWorker(self.shard.directory, None), None)  # type: ignore[arg-type]
         self.path = self.shard.root / snapshot.FILE
         state = loading.load(self.path, store, self.offsets)
+        state.progress.bound(leases_max=1_000, groups_max=10, places_max=10)
         self.groups = Groups(
-            store, state.progress, state.gone, Lines(), shard=SHARD, leases_max=1_000, groups_max=10, places_max=10
+            *(store.queues, store.gate, store.clock, store.journal), state.progress, state.gone, Lines(), shard=SHARD
         )
-        reader = Reader(store, Alarm(ShardClock(self.clock)), StoreMetrics(CollectorRegistry()), Turns())
-        self.fetcher = Fetcher(store, reader, self.groups)
+        reader = reader_of(store, StoreMetrics(CollectorRegistry()))
+        self.fetcher = Fetcher(store.queues, store.clock, reader, self.groups)
 
     def teardown(self) -> None:
         if hasattr(self, "shard"):

@@ -7,25 +7,25 @@ from duetime_format.names import is_system_topic
 
 from duetime_store.finding.finder import Finder, Seen
 from duetime_store.finding.trace import MessageTraces
-from duetime_store.writing.store import Store
+from duetime_store.queues.deletions import Deletions
 
 # Records of one id to read: those of its newest messages.
 _RECORDS_MAX = 256
 
 
-def destination_of(store: Store, seen: Seen) -> str:
+def destination_of(deletions: Deletions, seen: Seen) -> str:
     """The topic; for a failed message's copy, the topic that it was received from. Empty: a system topic, or one
     deleted since."""
     topic = seen.properties.get(record.RETRY_TOPIC, "") or seen.real_topic
-    is_gone = is_system_topic(topic) or seen.record.position < store.queues.deletions.position(topic)
+    is_gone = is_system_topic(topic) or seen.record.position < deletions.position(topic)
     return "" if is_gone else topic
 
 
 class FindingById:
     """Serves GetMessage and TraceMessage."""
 
-    def __init__(self, store: Store, finder: Finder, traces: MessageTraces) -> None:
-        self._store = store
+    def __init__(self, deletions: Deletions, finder: Finder, traces: MessageTraces) -> None:
+        self._deletions = deletions
         self._finder = finder
         self._traces = traces
 
@@ -43,6 +43,6 @@ class FindingById:
         if topic or self._finder.at(message_id) is not None:
             return
         records, _ = await self._finder.records_of(message_id, "", _RECORDS_MAX)
-        topics = {destination_of(self._store, seen) for seen in records} - {""}
+        topics = {destination_of(self._deletions, seen) for seen in records} - {""}
         if len(topics) > 1:
             raise Ambiguous(message_id, sorted(topics))

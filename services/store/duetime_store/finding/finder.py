@@ -135,6 +135,10 @@ class Finder:
         self, store: Store, indexer: Indexer | None, metrics: StoreMetrics, turns: Turns, *, shard: int
     ) -> None:
         self._store = store
+        self._queues = store.queues
+        self._log = store.log
+        self._lanes = store.lanes
+        self._halves = store.halves
         self._turns = turns
         self._indexer = indexer
         self._metrics = metrics
@@ -218,7 +222,7 @@ class Finder:
         if named is not None and not named.id:
             return [named], False
         wanted = message_id if named is None else named.id
-        topics = [name for name in self._store.queues.counts if not topic or name == topic or is_system_topic(name)]
+        topics = [name for name in self._queues.counts if not topic or name == topic or is_system_topic(name)]
         found: dict[tuple[str, int, int], Seen] = {}
         view = await self.view()
         with self._turns.walk() as walk:
@@ -254,13 +258,13 @@ class Finder:
             return None
         name = bytes.fromhex(message_id)
         position = int.from_bytes(name[-8:], "big", signed=True)
-        if not self._store.log.min_position <= position < self._store.published_end:
+        if not self._log.is_published(position):
             return None
         seen = self.read(position, expected=False)
         return seen if seen is not None and seen.record.store_host == name[:-8] else None
 
     async def _by_id(self, walk: Walk, view: View, message_id: str, topic: str) -> gateway_pb2.FoundMessage | None:
-        hashes = await hashes_in_topics(walk, [topic] if topic else list(self._store.queues.counts), message_id)
+        hashes = await hashes_in_topics(walk, [topic] if topic else list(self._queues.counts), message_id)
         second: gateway_pb2.FoundMessage | None = None
         async with aclosing(self.positions(walk, view, hashes, 0, _TIME_MAX)) as positions:
             async for position in positions:
@@ -286,13 +290,13 @@ class Finder:
         A hash leads to the records of all keys that share it. Records without `word` are not decoded: decoding costs a
         hundred times as much as searching for the word.
         """
-        size = layout.size_at(self._store.log.read(position, layout.PREFIX_BYTES))
-        data = self._store.log.read(position, size) if size else b""
+        size = layout.size_at(self._log.read(position, layout.PREFIX_BYTES))
+        data = self._log.read(position, size) if size else b""
         if word and data and word.encode() not in data:
             return None
         run = take(data, 0, position)
         if not run.count:
-            if expected and position >= self._store.log.min_position:
+            if expected and position >= self._log.min_position:
                 self._metrics.damaged.inc()
                 log.error("damaged record", position=position)
             return None
@@ -317,7 +321,7 @@ class Finder:
             # A broker's timers, which this shard keeps and does not fire, stay unchanged.
             return None if seen.record.topic == SCHEDULE_TOPIC else self._found(seen, STORED)
         entry = np.array([seen.record.queue_offset])
-        tags = self._store.lanes[number].units(entry)["tags"]
+        tags = self._lanes[number].units(entry)["tags"]
         if not view.progress[number].gone(entry, tags)[0]:
             return None if self._is_copied(view, number, seen) else self._found(seen, PENDING)
         if are_ended(tags)[0]:
@@ -331,7 +335,7 @@ class Finder:
         if offset is None:
             # A broker gave it up.
             return STORED
-        _, _, end = self._store.halves.published(offset)
+        _, _, end = self._halves.published(offset)
         if end is None or end.position >= view.end:
             return PREPARED if is_half else GIVEN_UP
         # A broker does not record the outcome.
@@ -339,13 +343,13 @@ class Finder:
 
     def _is_copied(self, view: View, number: int, seen: Seen) -> bool:
         """Whether retention has appended a lane record again within the view: then the copy is found instead."""
-        lane = self._store.lanes[number]
+        lane = self._lanes[number]
         units = lane.queue.read(seen.record.queue_offset, 1)
         return bool(len(units)) and seen.record.position < int(units["position"][0]) < view.end
 
     async def _is_aside(self, walk: Walk, view: View, seen: Seen) -> bool:
         """Whether a record of DT_QUARANTINE replaces a lane record."""
-        if not seen.id or not self._store.queues.find(QUARANTINE_TOPIC, 0).max_offset:
+        if not seen.id or not self._queues.find(QUARANTINE_TOPIC, 0).max_offset:
             return False
         wanted = key_hash(QUARANTINE_TOPIC, seen.id)
         async with aclosing(self.positions(walk, view, [wanted], 0, _TIME_MAX)) as positions:
@@ -367,14 +371,14 @@ class Finder:
             offset_id=record.offset_message_id(found.store_host, found.position),
         )
         number = seen.lane
-        is_lane = number is not None and number in self._store.lanes
+        is_lane = number is not None and number in self._lanes
         if state == STORED or not (is_lane or found.topic in _HALF_TOPICS):
             return answer
         answer.message.topic = seen.real_topic
         answer.message.queue = number_of(seen.properties.get(record.REAL_QID), 9) or 0
         if number is None:
             return answer
-        lane = self._store.lanes[number]
+        lane = self._lanes[number]
         answer.message.delay_level = level_of(found.queue) if found.topic == SCHEDULE_TOPIC else 0
         answer.message.due_at_ms = due_of(int(lane.units(np.array([found.queue_offset]))["tags"][0]))
         if state == PENDING:
@@ -392,14 +396,14 @@ class Finder:
         if not indexer.opened.is_set():
             opened = asyncio.ensure_future(indexer.opened.wait())
             try:
-                await store.clock.clock.wait_for(opened, OPEN_WAIT_MS)
+                await store.clock.wait_for(opened, OPEN_WAIT_MS)
             finally:
                 opened.cancel()
         unread = indexer.unread_bytes
         if not indexer.opened.is_set() or unread > TAIL_BYTES_MAX:
             text = f"{unread} bytes of the log of shard {self._shard} are not indexed yet; repeat later"
             raise Unavailable(text, reason="INDEX_BEHIND")
-        return View(indexer, store.published_end, {lane.number: lane.progress() for lane in store.lanes})
+        return View(indexer, self._log.published_end, {lane.number: lane.progress() for lane in self._lanes})
 
     async def positions(
         self, walk: Walk, view: View, hashes: Sequence[int], from_ms: int, to_ms: int

@@ -16,7 +16,6 @@ mark, or if the mark's file is missing, the index is rebuilt from the oldest rec
 import asyncio
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -32,7 +31,7 @@ from duetime_format.errors import Damaged
 from duetime_format.keys import NO_ROWS, Rows, rows_of
 
 from duetime_store.files import configs
-from duetime_store.files.directory import StoreDirectory
+from duetime_store.files.worker import FileWorker
 from duetime_store.finding.index import Header, IndexFile, IndexWriter, Shape, file_paths
 from duetime_store.log.commitlog import CommitLog
 from duetime_store.log.segment import Segment
@@ -132,14 +131,13 @@ def _nothing() -> None:
 class Indexer:
     """The index of one shard, and the loop that builds it."""
 
-    def __init__(
-        self, store: Store, directory: StoreDirectory, executor: Executor, clock: Clock, *, shape: Shape
-    ) -> None:
+    def __init__(self, store: Store, worker: FileWorker, clock: Clock, *, shape: Shape) -> None:
         self._store = store
+        directory = worker.directory
         self._disk = directory.disk
         self._directory = directory.root / "index"
         self._config = directory.config
-        self._executor = executor
+        self._worker = worker
         self._clock = clock
         self._shape = shape
         # Oldest first; entries go to the newest.
@@ -182,7 +180,7 @@ class Indexer:
         """Indexes the rest, if that is little, and makes files and mark whole. Call it after `run` has ended."""
         try:
             # The thread's remaining work for `run` comes first.
-            await asyncio.get_running_loop().run_in_executor(self._executor, _nothing)
+            await self._worker.run(_nothing)
             if self.opened.is_set():
                 if self.unread_bytes <= _TOLD_BYTES:
                     while self.behind_bytes:
@@ -221,10 +219,9 @@ class Indexer:
             for file in self._files:
                 file.close()
             self._files, self._writer = [], None
-            loop = asyncio.get_running_loop()
             for path in paths:
                 # The file system needs a while for a full one.
-                await loop.run_in_executor(self._executor, self._disk.unlink, path)
+                await self._worker.run(self._disk.unlink, path)
             self.position = self._store.log.min_position
             if self.behind_bytes:
                 log.warning("rebuilding the index", reason=reason, behind_bytes=self.behind_bytes)
@@ -254,8 +251,7 @@ class Indexer:
 
     async def _run_steps(self, steps: Iterator[None]) -> None:
         """Runs the steps on the thread, one at a time, with turns of the event loop between them."""
-        loop = asyncio.get_running_loop()
-        while await loop.run_in_executor(self._executor, next, steps, _DONE) is not _DONE:
+        while await self._worker.run(next, steps, _DONE) is not _DONE:
             pass
 
     # --- following ------------------------------------------------------------------------------------------------
@@ -338,7 +334,7 @@ class Indexer:
             return
         writer, position = self._writer, self.position
         mark = Mark(writer.path.name if writer else "", writer.header if writer else Header(), position)
-        await asyncio.get_running_loop().run_in_executor(self._executor, self._work(writer, mark, whole))
+        await self._worker.run(self._work(writer, mark, whole))
         self._marked_position = position
 
     def _work(self, writer: IndexWriter | None, mark: "Mark", whole: bool) -> Callable[[], None]:

@@ -17,11 +17,13 @@ from duetime_format.keys import hash_codes, key_hashes
 from duetime_format.record import Record
 
 from duetime_store.finding.finder import Finder, View
+from duetime_store.log.commitlog import CommitLog
 from duetime_store.queues.consumequeue import ConsumeQueue
+from duetime_store.queues.queues import Queues
 from duetime_store.reading.offsets import first_stored_at
 from duetime_store.reading.reader import Reader
 from duetime_store.reading.turns import Walk
-from duetime_store.writing.store import Store
+from duetime_store.writing.indexed import IndexedJournals
 
 # Maximum bytes read in order, and maximum records read by the index, for one answer.
 BYTES_MAX = 64 * 1024 * 1024
@@ -37,7 +39,9 @@ Place = tuple[str, int, int]  # topic, queue on the shard, offset
 class Journals:
     """The journals of a shard in the view of one trace."""
 
-    store: Store
+    queues: Queues
+    log: CommitLog
+    indexed: IndexedJournals
     reader: Reader
     finder: Finder
     walk: Walk
@@ -70,13 +74,13 @@ class JournalReading:
 
     async def records(self, places: Collection[Place], since_ms: int) -> AsyncGenerator[Record, None]:
         """The records about any of the places, and maybe others, stored at `since_ms` or later."""
-        store = self._journals.store
-        queue = store.queues.known(self._topic.encode(), 0)
+        journals = self._journals
+        queue = journals.queues.known(self._topic.encode(), 0)
         if queue is None or not queue.max_offset:
             return
         end = queue.max_offset
-        indexed = min(store.indexed.since(self._topic), end) if self._journals.view is not None else end
-        first = await first_stored_at(self._journals.walk, store.log, queue, since_ms)
+        indexed = min(journals.indexed.since(self._topic), end) if journals.view is not None else end
+        first = await first_stored_at(journals.walk, journals.log, queue, since_ms)
         self.is_front_gone = 0 < first == queue.min_offset
         async with aclosing(self._in_order(queue, first, indexed, since_ms)) as found:
             async for one in found:
@@ -120,7 +124,7 @@ class JournalReading:
             seen = finder.read(position)
             await self._journals.walk.turn_if_over()
             if seen is None:
-                self.damaged += position >= self._journals.store.log.min_position
+                self.damaged += position >= self._journals.log.min_position
             elif seen.record.topic == self._topic and seen.record.queue_offset >= first:
                 left, read_ms = left - seen.record.size, seen.record.stored_at_ms
                 yield seen.record

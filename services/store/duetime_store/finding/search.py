@@ -56,6 +56,8 @@ class LogSearch:
 
     def __init__(self, store: Store, finder: Finder) -> None:
         self._store = store
+        self._log = store.log
+        self._queues = store.queues
         self._finder = finder
 
     async def find(self, walk: Walk, wanted: Sequence[Wanted], enough_s: float = math.inf) -> int:
@@ -81,10 +83,10 @@ class LogSearch:
                 break
         await self._look_in_topics(walk, view, [one for one in wanted[:count] if one.other_topics is not None])
         for _ in range(_ROUNDS_MAX):
-            if self._store.published_end - end <= _LAST_BYTES:
+            if self._log.published_end - end <= _LAST_BYTES:
                 break
-            end = await self._read_tail(walk, end, self._store.published_end, by_hash)
-        for rows in keys_between(self._store, end, self._store.published_end, _STEP_BYTES):
+            end = await self._read_tail(walk, end, self._log.published_end, by_hash)
+        for rows in keys_between(self._store, end, self._log.published_end, _STEP_BYTES):
             self._take_hits(rows, by_hash)
         return count
 
@@ -92,7 +94,7 @@ class LogSearch:
         """Searches for words that no lane has: a few at a time, since each may be in any topic."""
         part: list[tuple[Wanted, Sequence[int]]] = []
         for number, one in enumerate(wanted, 1):
-            topics = one.other_topics or list(self._store.queues.counts)
+            topics = one.other_topics or list(self._queues.counts)
             part.append((one, await hashes_in_topics(walk, topics, one.word)))
             if number < len(wanted) and sum(len(hashes) for _, hashes in part) < _HASHES_MAX:
                 continue

@@ -142,6 +142,10 @@ class MessageTraces:
 
     def __init__(self, store: Store, reader: Reader, finder: Finder, turns: Turns, *, shard: int) -> None:
         self._store = store
+        self._log = store.log
+        self._queues = store.queues
+        self._halves = store.halves
+        self._lanes = store.lanes
         self._turns = turns
         self._finder = finder
         self._reader = reader
@@ -160,7 +164,9 @@ class MessageTraces:
         view = await view_of(self._finder)
         with self._turns.walk() as walk:
             await walk.begin()
-            life = await self._life(Journals(self._store, self._reader, self._finder, walk, view), records, more=more)
+            used = self._queues, self._log, self._store.indexed
+            journals = Journals(*used, self._reader, self._finder, walk, view)
+            life = await self._life(journals, records, more=more)
         life.events.sort(key=lambda event: (event.at_ms, event.attempt, _ORDER.index(event.kind)))
         message_id = records[-1].id or message_id
         return consumer_pb2.TraceMessageResponse(id=message_id, events=life.events, gaps=life.gaps)
@@ -227,13 +233,9 @@ class MessageTraces:
             return
         if all(event.kind != PREPARED for event in life.events):
             life.add(PREPARED, found.stored_at_ms, place, **said)
-        _, _, end = self._store.halves.published(found.queue_offset)
+        _, _, end = self._halves.published(found.queue_offset)
         if end is not None and end.code == halves.ROLLED_BACK:
-            op = (
-                self._store.visible_log.record_at(end.position)
-                if end.position >= self._store.log.min_position
-                else None
-            )
+            op = self._store.visible_log.record_at(end.position) if end.position >= self._log.min_position else None
             if op is None:
                 life.gaps.append("it was rolled back; the record of that is no longer stored")
             else:
@@ -245,8 +247,8 @@ class MessageTraces:
         if newest is None:
             return
         offset = newest.queue_offset
-        _, _, end = self._store.halves.published(offset)
-        stop = self._store.published_end if end is None else end.position
+        _, _, end = self._halves.published(offset)
+        stop = self._log.published_end if end is None else end.position
         reading = journals.reading(CHECKS_TOPIC)
         last = await last_check(reading, offset, newest.stored_at_ms, stop)
         if last is not None:
@@ -255,7 +257,7 @@ class MessageTraces:
         life.add_gaps(reading, "checks of transactions")
 
     def _due_at_ms(self, seen: Seen) -> int:
-        unit = self._store.queues.find(seen.record.topic, seen.record.queue).read(seen.record.queue_offset, 1)
+        unit = self._queues.find(seen.record.topic, seen.record.queue).read(seen.record.queue_offset, 1)
         return due_of(int(unit["tags"][0])) if len(unit) else 0
 
     async def _add_ends(self, journals: Journals, life: _Life, records: Sequence[Seen]) -> None:
@@ -279,9 +281,9 @@ class MessageTraces:
     def _ended(self, seen: Seen) -> tuple[int, int] | None:
         """Lane and entry of a record whose entry ended; None: it did not."""
         number, entry = seen.lane, seen.record.queue_offset
-        if number is None or number not in self._store.lanes:
+        if number is None or number not in self._lanes:
             return None
-        return (number, entry) if self._store.lanes[number].states(np.array([entry]))[0] == ENDED else None
+        return (number, entry) if self._lanes[number].states(np.array([entry]))[0] == ENDED else None
 
     async def _add_end(self, journals: Journals, life: _Life, seen: Seen, at_ms: int | None) -> None:
         """Adds the end of an entry. `at_ms`: the time of its cancel; None: no record has it."""
@@ -367,7 +369,7 @@ class MessageTraces:
             delivery.ends(FAILED, stored_at_ms)
 
     def _is_there(self, place: Place) -> bool:
-        queue = self._store.queues.known(place[0].encode(), place[1])
+        queue = self._queues.known(place[0].encode(), place[1])
         return queue is not None and queue.max_offset > place[2]
 
     def _add_deliveries(self, life: _Life) -> None:

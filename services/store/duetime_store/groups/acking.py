@@ -30,8 +30,8 @@ def ack(groups: Groups, group: str, named: Sequence[leases_pb2.LeaseOffsets]) ->
     """
     check_group(group)
     _check(named)
-    groups.store.gate.check_write()
-    now_ms = groups.store.clock.now_ms()
+    groups.gate.check_write()
+    now_ms = groups.clock.now_ms()
     rest: list[Unacked] = []
     found: dict[Lease, set[int]] = {}
     for one in named:

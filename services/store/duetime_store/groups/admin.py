@@ -42,6 +42,9 @@ class GroupAdmin:
     ) -> None:
         self._lites = lites
         self._store = store
+        self._queues = store.queues
+        self._clock = store.clock
+        self._log = store.log
         self._flusher = flusher
         self._retries = retries
         self._superseding = Superseding(store, groups, offsets, retries, flusher, turns)
@@ -64,14 +67,14 @@ class GroupAdmin:
         with self._turns.walk() as walk:
             walk.start()
             for (_, topic, number), own in sorted(places.items()):
-                queue = self._store.queues.get_bytes(topic.encode(), number)
+                queue = self._queues.get_bytes(topic.encode(), number)
                 found.queues.append(await self._queue(walk, queue, own))
                 await walk.turn_if_over()
             for (topic, number), own in sorted(lites.items()):
-                queue = self._store.queues.get_bytes(topic.encode(), number)
+                queue = self._queues.get_bytes(topic.encode(), number)
                 found.queues.append(self._lite_queue(queue, own))
                 await walk.turn_if_over()
-        now_ms, active = self._store.clock.now_ms(), self._groups.activity.get(group)
+        now_ms, active = self._clock.now_ms(), self._groups.activity.get(group)
         if active is not None:
             found.acks_per_s, found.receives_per_s = active.acks.per_s(now_ms), active.receives.per_s(now_ms)
             for (name, topic), seen_at_ms in reversed(active.members.items()):
@@ -109,7 +112,7 @@ class GroupAdmin:
             waiting=outstanding - leased,
         )
         if row.lag:
-            _, stored_at_ms = await first_with_time(walk, self._store.log, queue, committed, max_offset)
+            _, stored_at_ms = await first_with_time(walk, self._log, queue, committed, max_offset)
             row.oldest_unacked_at_ms = stored_at_ms or 0
         return row
 
@@ -137,7 +140,7 @@ class GroupAdmin:
 
     def _dead_letters(self, group: str) -> int:
         topic, count = dlq_topic(group), 0
-        for queue in self._store.queues.of_topic(topic):
+        for queue in self._queues.of_topic(topic):
             gone = self._groups.gone.count(topic, queue.queue, queue.min_offset, queue.max_offset)
             count += queue.max_offset - queue.min_offset - gone
         return count
@@ -153,7 +156,7 @@ class GroupAdmin:
         with self._turns.walk() as walk:
             walk.start()
             for number in request.queues:
-                queue = self._store.queues.find(topic, number.shard_queue)
+                queue = self._queues.find(topic, number.shard_queue)
                 moves.append((number, await self._target(walk, request, queue)))
         superseded = Superseded(group, topic, {number.queue: offset for number, offset in moves})
         found = await self._superseding.find(superseded)
@@ -191,7 +194,7 @@ class GroupAdmin:
     async def _target(self, walk: Walk, request: consumer_pb2.ResetGroupRequest, queue: ConsumeQueue) -> int:
         wanted = request.WhichOneof("to")
         if wanted == "at_ms":
-            return await first_stored_at(walk, self._store.log, queue, request.at_ms)
+            return await first_stored_at(walk, self._log, queue, request.at_ms)
         if wanted == "offset":
             note = f" of queue {queue.queue} of {queue.topic}"
             refuse(within("offset", request.offset, queue.min_offset, queue.max_offset, note=note))
@@ -205,7 +208,7 @@ class GroupAdmin:
             FailedPrecondition: it is in use.
         """
         check_group(request.name)
-        active, now_ms = self._groups.activity.get(request.name), self._store.clock.now_ms()
+        active, now_ms = self._groups.activity.get(request.name), self._clock.now_ms()
         if active is not None and not request.force:
             seen = {name for (name, _), at_ms in active.members.items() if now_ms - at_ms < IN_USE_MS}
             if seen:
@@ -221,6 +224,6 @@ class GroupAdmin:
         self._retries.cancel(await self._retries.find(request.name))
         await self._flusher.durable()
         back = retry_topic(request.name)
-        ends = {queue.queue: queue.max_offset for queue in self._store.queues.of_topic(back)}
+        ends = {queue.queue: queue.max_offset for queue in self._queues.of_topic(back)}
         await self._offsets.delete(request.name, {back: ends} if ends else {})
         await forget(request.name)

@@ -287,7 +287,7 @@ class GroupCalls:
 
     def _letter(self, place: store_pb2.DeadLetterPlace) -> Letter:
         """Raises: InvalidArgument, NotFound."""
-        dead_letters.check_place(self._store, place.topic, place.queue, place.offset)
+        dead_letters.check_place(self._store.queues, place.topic, place.queue, place.offset)
         return place.topic, place.queue, place.offset
 
 

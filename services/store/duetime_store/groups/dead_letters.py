@@ -14,8 +14,8 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from duetime_store.queues.consumequeue import ConsumeQueue
+from duetime_store.queues.queues import Queues
 from duetime_store.reading.reader import SCAN_UNITS, SCAN_UNITS_MAX, Reader
-from duetime_store.writing.store import Store
 
 
 @dataclass(slots=True)
@@ -79,10 +79,10 @@ def pull_back(
     return pulled
 
 
-def live_counts(store: Store, gone: GoneLetters) -> dict[str, int]:
+def live_counts(queues: Queues, gone: GoneLetters) -> dict[str, int]:
     """Dead letters that are neither redriven nor discarded, by group."""
     counts: dict[str, int] = {}
-    for queue in list(store.queues.dead):
+    for queue in list(queues.dead):
         group = queue.topic.removeprefix(DLQ_PREFIX)
         span = queue.max_offset - queue.min_offset
         live = span - gone.count(queue.topic, queue.queue, queue.min_offset, queue.max_offset)
@@ -93,15 +93,15 @@ def live_counts(store: Store, gone: GoneLetters) -> dict[str, int]:
 class DeadLetterCollector(Collector):
     """The number of dead letters of each group at a scrape."""
 
-    def __init__(self, store: Store, gone: GoneLetters) -> None:
-        self._store = store
+    def __init__(self, queues: Queues, gone: GoneLetters) -> None:
+        self._queues = queues
         self._gone = gone
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         letters = GaugeMetricFamily(
             "duetime_store_dead_letters", "Dead letters neither redriven nor discarded", labels=["group"]
         )
-        for group, count in sorted(live_counts(self._store, self._gone).items()):
+        for group, count in sorted(live_counts(self._queues, self._gone).items()):
             letters.add_metric([group], count)
         yield letters
 
@@ -112,8 +112,8 @@ def check_topic(topic: str) -> None:
         raise InvalidArgument([Violation("topic", f"{shown(topic)} is not a topic of dead letters: {DLQ_PREFIX}GROUP")])
 
 
-def check_place(store: Store, topic: str, queue: int, offset: int) -> None:
+def check_place(queues: Queues, topic: str, queue: int, offset: int) -> None:
     """Raises: InvalidArgument: no dead letter is or was there. NotFound: no such queue."""
     check_topic(topic)
-    found = store.queues.find(topic, queue)
+    found = queues.find(topic, queue)
     refuse(within("offset", offset, 0, found.max_offset - 1, note=f" of queue {queue} of {topic}"))

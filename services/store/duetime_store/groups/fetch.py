@@ -6,9 +6,6 @@
 A call begins with `again`. If that alone fills it, the next call begins with `fresh`, so that neither starves. Both
 rotate over the queues, each call starting with the next one. A fetch awaits nothing: it ends when its step of the event
 loop's time is over (turns.py), and another one continues.
-
-Topics with priorities have another order (precedence.py): after the retries, the queues from the highest to the lowest,
-each with its returned messages before its new ones.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,12 +21,12 @@ from duetime_format.units import FILLER_SIZE
 
 from duetime_store.groups.groups import Groups
 from duetime_store.groups.holds import Hold, Lease, Place
-from duetime_store.groups.precedence import Precedence
+from duetime_store.lanes.alarm import ShardClock
 from duetime_store.queues.consumequeue import ConsumeQueue
+from duetime_store.queues.queues import Queues
 from duetime_store.reading.filters import Filter
 from duetime_store.reading.reader import Reader, Scanned, fitting
 from duetime_store.reading.turns import Walk
-from duetime_store.writing.store import Store
 
 log = sparing()
 
@@ -93,8 +90,6 @@ class Fetched:
     refused: bool = False
     # Returned messages and retries filled the call.
     only_again: bool = False
-    # Messages of queues that were passed over for too long.
-    by_claims: int = 0
     # Lite topics left for another fetch.
     unvisited: Sequence[str] = ()
 
@@ -122,13 +117,14 @@ class Columns:
 class Fetcher:
     """Fetches available messages for a group."""
 
-    def __init__(self, store: Store, reader: Reader, groups: Groups) -> None:
-        self._store = store
+    def __init__(self, queues: Queues, clock: ShardClock, reader: Reader, groups: Groups) -> None:
+        self._queues = queues
+        self._clock = clock
         self._reader = reader
         self._groups = groups
 
     def queue(self, place: Place) -> ConsumeQueue:
-        return self._store.queues.get_bytes(place.key.queue_topic.encode(), place.key.queue)
+        return self._queues.get_bytes(place.key.queue_topic.encode(), place.key.queue)
 
     def may_have_more(self, places: Iterable[Place]) -> bool:
         """Whether another fetch may find something."""
@@ -157,72 +153,6 @@ class Fetcher:
         for place in places:
             groups.drop_before(place, self.queue(place).min_offset)
         return Fetched(asked, asked.max_count, asked.max_bytes, room, peek, walk)
-
-    def fetch_by_priority(
-        self,
-        asked: Asked,
-        own: list[Place],
-        retries: list[Place],
-        walk: Walk,
-        precedence: Precedence,
-        wait_ms: int,
-        *,
-        fresh_first: bool,
-    ) -> Fetched:
-        """As `fetch`, for a topic with priorities. `wait_ms`: time for which a queue may be passed over."""
-        fetched = self._begun(asked, (*own, *retries), walk, peek=False)
-        own = sorted(own, key=lambda place: -place.key.queue)
-        if not fresh_first:
-            self._all_retries(fetched, retries)
-            fetched.only_again = fetched.is_over
-        now_ms = self._store.clock.clock.monotonic_ms()
-        count = fetched.count
-        by_claims = fetched.by_claims = self._by_claims(fetched, own, precedence, now_ms - wait_ms)
-        for place in own:
-            if fetched.is_over or fetched.unfinished or fetched.refused:
-                break
-            self._again(fetched, place)
-            self._fresh(fetched, [place])
-        having = [place.key.queue for place in reversed(own) if self.may_have_more([place])]
-        empty = {place.key.queue for place in own} - set(having)
-        keys = [one.lease.place.key for one in fetched.given]
-        served = max((key.queue for key in keys if key.queue_topic == asked.topic), default=-1)
-        precedence.note(count - fetched.count, by_claims, [one for one in having if one < served], empty, now_ms)
-        if fresh_first:
-            self._all_retries(fetched, retries)
-        return fetched
-
-    def _all_retries(self, fetched: Fetched, retries: Iterable[Place]) -> None:
-        for place in retries:
-            self._again(fetched, place)
-            self._retried(fetched, place)
-
-    def _by_claims(
-        self, fetched: Fetched, own: Sequence[Place], precedence: Precedence, passed_before_ms: float
-    ) -> int:
-        """Takes messages of queues that were passed over for too long; returns their number."""
-        claims = precedence.claims(passed_before_ms)
-        if not claims:
-            return 0
-        highest = next((place.key.queue for place in own if self.may_have_more([place])), -1)
-        places = {place.key.queue: place for place in own if place.key.queue != highest}
-        due = [places[queue] for queue in claims if queue in places]
-        room = min(precedence.room(fetched.count), fetched.count)
-        taken = 0
-        for number, place in enumerate(due):
-            if taken == room or fetched.size <= 0 or fetched.unfinished:
-                break
-            # Each takes its part of the room; the rest of a part is for the next.
-            before, part = fetched.count, -(-(room - taken) // (len(due) - number))
-            fetched.count = part
-            self._again(fetched, place)
-            self._fresh(fetched, [place])
-            given = part - fetched.count
-            fetched.count = before - given
-            taken += given
-            if given:
-                precedence.gave(place.key.queue)
-        return taken
 
     def _again(self, fetched: Fetched, place: Place) -> None:
         """Takes returned messages."""
@@ -354,7 +284,7 @@ class Fetcher:
                 return
 
     def _take_retries(self, fetched: Fetched, place: Place, scanned: Scanned) -> None:
-        now_ms, topic = self._store.clock.now_ms(), fetched.asked.topic.encode()
+        now_ms, topic = self._clock.now_ms(), fetched.asked.topic.encode()
         topics, times = values(scanned.records, scanned.sizes, (_RETRY_TOPIC, _VISIBLE_AT))
         offsets = scanned.offsets.tolist()
         attempts = [count + 1 for count in retries(scanned.records, scanned.sizes)]
@@ -396,7 +326,7 @@ class Fetcher:
     ) -> None:
         """Makes one lease over messages of a place; each of the parts has its own attempt and past."""
         asked, groups = fetched.asked, self._groups
-        now_ms = self._store.clock.now_ms()
+        now_ms = self._clock.now_ms()
         until_ms, before = now_ms + asked.invisible_ms, place.frontier
         lease = groups.progress.new_lease(place, now_ms, asked.max_attempts, ordered=asked.ordered, caller=asked.caller)
         outstanding = groups.progress.outstanding

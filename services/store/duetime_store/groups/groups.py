@@ -13,11 +13,14 @@ from duetime_core.telemetry.logs import sparing
 from duetime_format import receipts
 from duetime_format.events import SUPERSEDED, Key, Letter
 
+from duetime_store.files.gate import Gate
 from duetime_store.groups.holds import Hold, Lease, Place
 from duetime_store.groups.journal import GroupJournal
 from duetime_store.groups.lines import Lines
 from duetime_store.groups.state import Progress
-from duetime_store.writing.store import Store
+from duetime_store.lanes.alarm import ShardClock
+from duetime_store.log.journal import Journal
+from duetime_store.queues.queues import Queues
 
 log = sparing()
 
@@ -83,25 +86,24 @@ class Groups:
 
     def __init__(
         self,
-        store: Store,
+        queues: Queues,
+        gate: Gate,
+        clock: ShardClock,
+        journal: Journal,
         progress: Progress,
         gone: GoneLetters,
         lines: Lines,
         *,
         shard: int,
-        leases_max: int,
-        groups_max: int,
-        places_max: int,
-        lites_max: int = 1 << 62,
     ) -> None:
-        self.store = store
-        self.journal = GroupJournal(store.journal)
+        self._queues = queues
+        self.gate = gate
+        self.clock = clock
+        self.journal = GroupJournal(journal)
         self.progress = progress
         # The dead letters that are gone.
         self.gone = gone
         self.shard = shard
-        self.leases_max = leases_max
-        progress.bound(leases_max, groups_max, places_max, lites_max)
         # Waiters for returned messages.
         self._lines = lines
         self.activity: dict[str, Activity] = {}
@@ -143,7 +145,7 @@ class Groups:
     def _open(self, group: str, names: Sequence[bytes], done: int) -> tuple[list[int], dict[Lease, list[int]]]:
         """A status for each receipt, and the offsets of the OK ones, ascending, by lease; `done` is the status of
         messages already done."""
-        now_ms = self.store.clock.now_ms()
+        now_ms = self.clock.now_ms()
         statuses: list[int] = []
         found: dict[Lease, list[int]] = {}
         for receipt in names:
@@ -157,13 +159,13 @@ class Groups:
 
     def open_one(self, group: str, receipt: bytes) -> Open | int:
         """The message under a receipt, or EXPIRED or UNKNOWN."""
-        one = self._inspect(group, receipt, self.store.clock.now_ms())
+        one = self._inspect(group, receipt, self.clock.now_ms())
         return EXPIRED if one == DONE else one
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
     def ack(self, group: str, names: Sequence[bytes]) -> list[int]:
-        self.store.gate.check_write()
+        self.gate.check_write()
         statuses, found = self._open(group, names, OK)
         self.end(group, found)
         return statuses
@@ -178,13 +180,13 @@ class Groups:
             self._unblocked(place)
         if count:
             active = self._active(group)
-            active.acks.add(self.store.clock.now_ms(), count)
+            active.acks.add(self.clock.now_ms(), count)
             active.acked_count += count
 
     def change(self, group: str, names: Sequence[bytes], invisible_ms: int, *, not_attempted: bool) -> list[int]:
-        self.store.gate.check_write()
+        self.gate.check_write()
         statuses, found = self._open(group, names, EXPIRED)
-        now_ms = self.store.clock.now_ms()
+        now_ms = self.clock.now_ms()
         for lease, offsets in found.items():
             if invisible_ms:
                 self.journal.change(lease.place, lease.id, offsets, now_ms + invisible_ms)
@@ -213,12 +215,12 @@ class Groups:
             get = lease.place.entries.get
             still = [offset for offset in offsets if (hold := get(offset)) is not None and hold.lease is lease]
             if still:
-                self.give_back(lease, sorted(still), self.store.clock.now_ms(), counted=False)
+                self.give_back(lease, sorted(still), self.clock.now_ms(), counted=False)
 
     def defer(self, group: str, deferrals: Sequence[tuple[bytes, int, bytes]]) -> tuple[list[int], list[int]]:
         """`deferrals`: receipt, delay in ms and history of each. Returns statuses, and the time of each redelivery."""
-        self.store.gate.check_write()
-        now_ms = self.store.clock.now_ms()
+        self.gate.check_write()
+        now_ms = self.clock.now_ms()
         statuses, times = [], []
         for receipt, delay_ms, history in deferrals:
             one = self.open_one(group, receipt)
@@ -269,7 +271,7 @@ class Groups:
 
     def drop_letters(self, letters: Sequence[Letter]) -> list[bool]:
         """Marks dead letters as gone; False: it was gone before."""
-        self.store.gate.check_write()
+        self.gate.check_write()
         dropped = [self.gone.take(letter) for letter in letters]
         by_queue: dict[tuple[str, int], list[int]] = {}
         for (topic, queue, offset), is_dropped in zip(letters, dropped, strict=True):
@@ -283,7 +285,7 @@ class Groups:
     # --- exhausted leases -------------------------------------------------------------------------------------------
 
     def take_exhausted(self, count: int, invisible_ms: int) -> list[Open]:
-        now_ms = self.store.clock.now_ms()
+        now_ms = self.clock.now_ms()
         found = self.progress.take_exhausted(count)
         taken: list[Open] = []
         by_hold: dict[int, tuple[Hold, list[int]]] = {}
@@ -331,7 +333,7 @@ class Groups:
             if hold is not None and hold.lease is not None:
                 leased.setdefault(hold.lease, []).append(offset)
         for lease, own in leased.items():
-            self._back(lease, own, self.store.clock.now_ms(), counted=False)
+            self._back(lease, own, self.clock.now_ms(), counted=False)
         if offsets:
             self.journal.end(place, SUPERSEDED, offsets)
             self.progress.end(place, 0, offsets)
@@ -358,7 +360,7 @@ class Groups:
     def segment_left(self) -> Iterator[None]:
         """Drops messages of a segment that retention has deleted, place after place."""
         for key, place in list(self.progress.places.items()):
-            queue = self.store.queues.known(key.queue_topic.encode(), key.queue)
+            queue = self._queues.known(key.queue_topic.encode(), key.queue)
             if queue is not None and self.progress.places.get(key) is place:
                 self.drop_before(place, queue.min_offset)
                 self._unblocked(place)
@@ -379,7 +381,7 @@ class Groups:
 
     def reset(self, key: Key, offset: int) -> None:
         """Makes the group continue from `offset` in the queue."""
-        self.store.gate.check_write()
+        self.gate.check_write()
         place = self.progress.places.get(key)
         if place is None:
             self.new_place(key, offset)
@@ -389,7 +391,7 @@ class Groups:
             self._wake({place})
 
     def delete(self, group: str) -> None:
-        self.store.gate.check_write()
+        self.gate.check_write()
         self.journal.delete(group)
         self.progress.delete(group)
         self.activity.pop(group, None)
@@ -404,7 +406,7 @@ class Groups:
                 self.progress.reset(place, 0)
                 self.progress.forget(place)
             else:
-                queue = self.store.queues.get_bytes(place.key.queue_topic.encode(), place.key.queue)
+                queue = self._queues.get_bytes(place.key.queue_topic.encode(), place.key.queue)
                 self.journal.reset(place, queue.max_offset)
                 self.progress.reset(place, queue.max_offset)
         self._lines.end_topic(topic)
@@ -419,7 +421,7 @@ class Groups:
 
     def expire(self, limit: int = EXPIRE_STEP) -> bool:
         """Ends expired leases and waits. Returns whether there is more to do."""
-        now_ms = self.store.clock.now_ms()
+        now_ms = self.clock.now_ms()
         touched = self.progress.expire(now_ms, limit)
         if touched:
             self._wake(touched)
@@ -463,7 +465,7 @@ class Groups:
 
     def gave(self, group: str, topic: str, member: str, count: int) -> None:
         """Counts a Receive for DescribeGroup."""
-        now_ms, active = self.store.clock.now_ms(), self._active(group)
+        now_ms, active = self.clock.now_ms(), self._active(group)
         if count:
             active.receives.add(now_ms, count)
             self.armed()

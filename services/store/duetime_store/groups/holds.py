@@ -74,8 +74,6 @@ class Hold:
         attempt: int,
         until_ms: int = 0,
         lease: Lease | None = None,
-        expired: Pairs = (),
-        history: bytes = b"",
         caller: str = "",
     ) -> None:
         """`caller`: the caller that the offsets count for; those of a lease count for its caller."""
@@ -89,8 +87,9 @@ class Hold:
         self.attempt = attempt
         self.until_ms = until_ms
         self.lease = lease
-        self.expired = expired
-        self.history = history
+        # Earlier deliveries that expired, and the history of failures, of each offset.
+        self.expired: Pairs = ()
+        self.history = b""
 
     def held(self) -> list[int]:
         """The offsets that it still has."""

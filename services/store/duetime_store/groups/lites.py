@@ -26,13 +26,15 @@ from duetime_store.groups.groups import Groups
 from duetime_store.groups.holds import RETURNED, Place
 from duetime_store.groups.lines import Lines, LiteWaiter
 from duetime_store.groups.state import Progress
+from duetime_store.lanes.alarm import ShardClock
+from duetime_store.log.commitlog import CommitLog
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.queues.lites import Lites, LiteTopic
+from duetime_store.queues.queues import Queues
 from duetime_store.reading.lites import LiteFiller
 from duetime_store.reading.offsets import first_stored_at
 from duetime_store.reading.reader import Reader, fitting
 from duetime_store.reading.turns import Turns, Walk
-from duetime_store.writing.store import Store
 
 _QUEUE_OFFSET = record.MULTI_QUEUE_OFFSET.encode()
 # The table of a broker's offsets in lite topics.
@@ -52,7 +54,8 @@ class LiteFetcher(Fetcher):
 
     def __init__(
         self,
-        store: Store,
+        queues: Queues,
+        clock: ShardClock,
         reader: Reader,
         groups: Groups,
         lites: Lites,
@@ -60,7 +63,7 @@ class LiteFetcher(Fetcher):
         brokers: Mapping[str, int],
     ) -> None:
         """`brokers`: offsets of groups in lite topics of a broker, see `brokers_offsets`."""
-        super().__init__(store, reader, groups)
+        super().__init__(queues, clock, reader, groups)
         self._brokers = brokers
         self._lites = lites
         self._filler = filler
@@ -122,7 +125,7 @@ class LiteFetcher(Fetcher):
         """Raises: Overloaded: the shard or the caller has the maximum of places."""
         found = self._known(asked, key, number)
         if found is None:
-            queue = self._store.queues.find(asked.topic, number)
+            queue = self._queues.find(asked.topic, number)
             start = self.starts.get((asked.topic, asked.start_at_ms), {}).get(number, 0)
             start = max(start, queue.min_offset, self._brokers_start(asked.group, key, queue))
             found = self._groups.new_place(Key(asked.group, key, asked.topic, number), start, asked.caller)
@@ -201,8 +204,19 @@ class LiteFetcher(Fetcher):
 class LiteReceiver:
     """Waits for messages of lite topics."""
 
-    def __init__(self, store: Store, fetcher: LiteFetcher, lines: Lines, filler: LiteFiller, turns: Turns) -> None:
-        self._store = store
+    def __init__(
+        self,
+        queues: Queues,
+        log: CommitLog,
+        clock: ShardClock,
+        fetcher: LiteFetcher,
+        lines: Lines,
+        filler: LiteFiller,
+        turns: Turns,
+    ) -> None:
+        self._queues = queues
+        self._log = log
+        self._clock = clock
         self._fetcher = fetcher
         self._waiters = lines.lites
         self._filler = filler
@@ -217,7 +231,7 @@ class LiteReceiver:
         self._filler.watch(asked.topic)
         if asked.start_at_ms:
             await self._find_starts(asked)
-        clock = self._store.clock.clock
+        clock = self._clock
         give_up_ms = clock.monotonic_ms() + asked.wait_ms
         new_future = asyncio.get_running_loop().create_future
         waiter = LiteWaiter(new_future(), asked.group)
@@ -259,8 +273,8 @@ class LiteReceiver:
         with self._turns.walk() as walk:
             walk.start()
             for number in asked.queues:
-                queue = self._store.queues.find(asked.topic, number)
-                found[number] = await first_stored_at(walk, self._store.log, queue, asked.start_at_ms)
+                queue = self._queues.find(asked.topic, number)
+                found[number] = await first_stored_at(walk, self._log, queue, asked.start_at_ms)
         starts[name] = found
 
 
@@ -306,11 +320,19 @@ def brokers_offsets(config: Path) -> dict[str, int]:
     return found
 
 
-def forget_places(groups: Groups, unused: Set[str]) -> set[str]:
-    """Forgets the groups' places in unused lite topics. Returns those with outstanding messages, which stay."""
-    places = [place for place in groups.progress.places.values() if place.key.topic in unused]
-    kept = {place.key.topic for place in places if place.entries}
-    for place in places:
-        if place.key.topic not in kept:
-            groups.progress.forget(place)
-    return kept
+class LitePlaces:
+    """The places of groups in lite topics: see duetime_store.reading.lites.LiteReaders."""
+
+    def __init__(self, progress: Progress, lines: Lines) -> None:
+        self._progress = progress
+        self.placed = frozenset(key.topic for key in progress.places if key.is_lite)
+        self.arrived = lines.lites.wake
+
+    def forget(self, unused: Set[str]) -> Set[str]:
+        """Those with outstanding messages stay."""
+        places = [place for place in self._progress.places.values() if place.key.topic in unused]
+        kept = {place.key.topic for place in places if place.entries}
+        for place in places:
+            if place.key.topic not in kept:
+                self._progress.forget(place)
+        return kept

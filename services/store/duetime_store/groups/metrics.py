@@ -23,7 +23,7 @@ class GroupCollector(Collector):
             self._groups.progress.outstanding,
         )
         yield GaugeMetricFamily(
-            "duetime_store_outstanding_max_messages", "The setting leases_max", self._groups.leases_max
+            "duetime_store_outstanding_max_messages", "The setting leases_max", self._groups.progress.shares.limit
         )
         yield CounterMetricFamily(
             "duetime_store_lost_outstanding_messages",

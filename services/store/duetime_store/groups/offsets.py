@@ -12,7 +12,6 @@ Source: RocketMQ 4.9.3 and 5.3 ConsumerOffsetManager.
 
 import asyncio
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,8 @@ from duetime_format.errors import within
 from duetime_format.names import is_system_topic
 
 from duetime_store.files import configs
-from duetime_store.files.directory import StoreDirectory
 from duetime_store.files.gate import NO_ROOM
+from duetime_store.files.worker import FileWorker
 from duetime_store.queues.queues import Queues
 from duetime_store.writing.watch import DiskWatch
 
@@ -40,12 +39,12 @@ _TABLE, _TOPICS = "offsetTable", "groupTopicMap"
 
 
 class GroupOffsets:
-    """The file's content. Belongs to the event loop's thread; `executor` writes."""
+    """The file's content. Belongs to the event loop's thread; `worker` writes."""
 
-    def __init__(self, directory: StoreDirectory, watch: DiskWatch, executor: Executor) -> None:
-        self._directory = directory
+    def __init__(self, worker: FileWorker, watch: DiskWatch) -> None:
+        directory = self._directory = worker.directory
         self._watch = watch
-        self._executor = executor
+        self._worker = worker
         loaded = configs.load(directory.config, configs.CONSUMER_OFFSETS)
         content = loaded.value
         # Whether a broker wrote the file last: its offsets are then new for groups that receive.
@@ -226,7 +225,6 @@ class GroupOffsets:
 
     async def _write(self) -> None:
         commits, content = self._commits, {**self._rest, _TABLE: dict(self._table)}
-        run = asyncio.get_running_loop().run_in_executor
         try:
             try:
                 await self._replace(content)
@@ -235,7 +233,7 @@ class GroupOffsets:
                     raise
                 # Groups must not reread messages because others have filled the disk.
                 self._watch.fill(f"writing group offsets: {error.strerror}")
-                await run(self._executor, self._watch.give_back)
+                await self._worker.run(self._watch.give_back)
                 await self._replace(content)
         except OSError as error:
             why = f"offsets are not saved, {configs.CONSUMER_OFFSETS} was not written: {error.strerror or error}"
@@ -245,8 +243,7 @@ class GroupOffsets:
 
     async def _replace(self, content: dict[str, Any]) -> None:
         disk, config = self._directory.disk, self._directory.config
-        run = asyncio.get_running_loop().run_in_executor
-        await run(self._executor, configs.write, disk, config, configs.CONSUMER_OFFSETS, content)
+        await self._worker.run(configs.write, disk, config, configs.CONSUMER_OFFSETS, content)
         self.is_brokers = self._is_fitted = False
 
 

@@ -5,20 +5,17 @@ as retention has left it, always leads to the same state, and later damage of th
 answered. A start and a stop do not wait for that: the events staged then were not answered.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Executor
-from pathlib import Path
 
 from duetime_core.errors import DueTimeError
 from duetime_format.names import GROUPS_TOPIC
 
-from duetime_store.files.disk import Disk
+from duetime_store.files.worker import FileWorker
 from duetime_store.groups import snapshot
 from duetime_store.groups.groups import Groups
 from duetime_store.groups.offsets import GroupOffsets
+from duetime_store.queues.queues import Queues
 from duetime_store.writing.flusher import Flusher
-from duetime_store.writing.store import Store
 
 
 class GroupKeeper:
@@ -26,26 +23,22 @@ class GroupKeeper:
 
     def __init__(
         self,
-        store: Store,
+        queues: Queues,
         groups: Groups,
         offsets: GroupOffsets,
         flusher: Flusher,
-        disk: Disk,
-        path: Path,
-        executor: Executor,
+        worker: FileWorker,
     ) -> None:
-        self._store = store
+        self._queues = queues
         self._flusher = flusher
         self._groups = groups
         self._offsets = offsets
-        self._disk = disk
-        self._path = path
-        self._executor = executor
+        self._worker = worker
         # Journal offset of the snapshot on disk.
         self._written = -1
 
     def capture(self) -> Callable[[], Awaitable[None]] | None:
-        queue = self._store.queues.known(GROUPS_TOPIC.encode(), 0)
+        queue = self._queues.known(GROUPS_TOPIC.encode(), 0)
         if queue is None or queue.max_offset == self._written:
             return self._offsets.adopt if self._offsets.is_news else None
         offset = queue.max_offset
@@ -57,9 +50,9 @@ class GroupKeeper:
                     await self._flusher.events_durable()
                 except DueTimeError as error:
                     raise OSError(f"events of groups are not stored: {error}") from error
-            run = asyncio.get_running_loop().run_in_executor
-            await run(self._executor, snapshot.write, self._disk, self._path, captured)
-            firsts = await run(self._executor, snapshot.committed, captured)
+            directory = self._worker.directory
+            await self._worker.run(snapshot.write, directory.disk, directory.root / snapshot.FILE, captured)
+            firsts = await self._worker.run(snapshot.committed, captured)
             await self._offsets.keep(self._still(captured, firsts))
             await self._offsets.adopt()
             self._written = offset

@@ -5,26 +5,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from duetime_core.clock import turn
 from duetime_core.errors import FailedPrecondition, Overloaded
 from duetime_core.telemetry.logs import sparing
 from duetime_format.events import Key
 from duetime_format.names import retry_topic
 from duetime_format.priority import PRIORITY_TYPE
 from duetime_format.texts import shown
-from prometheus_client import Counter
 
-from duetime_store.groups.fetch import Asked, Fetched, Fetcher, Given
+from duetime_store.groups.fetch import Asked, Fetched, Given
 from duetime_store.groups.groups import Groups, Open
 from duetime_store.groups.holds import Place
 from duetime_store.groups.lines import Line, Lines, Waiter
 from duetime_store.groups.lites import LiteReceiver, Take
 from duetime_store.groups.offsets import GroupOffsets
-from duetime_store.lanes.alarm import Alarm
+from duetime_store.groups.priorities import PriorityFetcher
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.queues.queues import unknown_topic
 from duetime_store.reading.offsets import first_stored_at
-from duetime_store.reading.reader import Reader
 from duetime_store.reading.turns import Turns, Walk
 from duetime_store.writing.flusher import Flusher
 from duetime_store.writing.store import Store
@@ -56,40 +53,25 @@ class Receiver:
     def __init__(
         self,
         store: Store,
-        reader: Reader,
+        fetcher: PriorityFetcher,
         groups: Groups,
         lines: Lines,
         offsets: GroupOffsets,
         flusher: Flusher,
-        alarm: Alarm,
         turns: Turns,
         lites: LiteReceiver,
-        priority_wait_ms: int,
-        claims: Counter,
     ) -> None:
-        """`claims`: counts messages of queues that were passed over for `priority_wait_ms`."""
-        self._claims = claims
         self._lites = lites
         self._store = store
-        self._priority_wait_ms = priority_wait_ms
+        self._queues = store.queues
+        self._clock = store.clock
+        self._gate = store.gate
         self._turns = turns
         self._groups = groups
-        self._fetcher = Fetcher(store, reader, groups)
+        self._fetcher = fetcher
         self._offsets = offsets
         self._flusher = flusher
-        self._alarm = alarm
         self._lines = lines
-
-    async def run(self) -> None:
-        """The loop that ends leases in time, so that waiters are woken."""
-        groups = self._groups
-        while True:
-            while groups.expire():
-                await turn()
-            deadline, changed = groups.when_deadline_changes()
-            if deadline is not None:
-                self._alarm.set(deadline, changed)
-            await changed
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
@@ -140,8 +122,8 @@ class Receiver:
 
     async def take_exhausted(self, count: int, invisible_ms: int, wait_ms: float) -> list[Open]:
         """Leases exhausted messages, after waiting for the first; durable on return."""
-        self._store.gate.check_write()
-        clock, groups = self._store.clock.clock, self._groups
+        self._gate.check_write()
+        clock, groups = self._clock, self._groups
         give_up_ms = clock.monotonic_ms() + wait_ms
         while True:
             groups.expire()
@@ -163,7 +145,7 @@ class Receiver:
 
     async def _until_found(self, asked: Asked, take: Callable[[Line, Walk], Fetched]) -> bool:
         """Fetches at each turn of this call, until it finds something or its time is over."""
-        self._store.gate.check_write()
+        self._gate.check_write()
         if asked.ordered and self._has_priorities(asked.topic):
             raise FailedPrecondition(
                 f"group {asked.group} is ordered, and topic {asked.topic} has priorities: use a group without order",
@@ -171,7 +153,7 @@ class Receiver:
             )
         line = self._line(asked)
         await self._make_places(asked, line)
-        clock = self._store.clock.clock
+        clock = self._clock
         give_up_ms = clock.monotonic_ms() + asked.wait_ms
         waiter: Waiter | None = None
         try:
@@ -198,7 +180,7 @@ class Receiver:
                 line.wake()
 
     async def _until_lites(self, asked: Asked, take: Take) -> bool:
-        self._store.gate.check_write()
+        self._gate.check_write()
         found = await self._lites.until_found(asked, take)
         self._check_there(asked)
         return found
@@ -208,7 +190,7 @@ class Receiver:
     ) -> bool | None:
         """Fetches until something is found (True) or nothing is left to scan (None). False: there is more, but the
         call's time is over, or the line has ended; the next call continues where this one stopped."""
-        clock = self._store.clock.clock
+        clock = self._clock
         with self._turns.walk() as walk:
             await walk.begin_for(asked.wanted)
             while not line.is_over:
@@ -230,7 +212,7 @@ class Receiver:
 
     def _line(self, asked: Asked) -> Line:
         line = self._lines.of(asked.group, asked.topic)
-        now_ms, text = self._store.clock.now_ms(), asked.wanted.text
+        now_ms, text = self._clock.now_ms(), asked.wanted.text
         used_ms = line.filter_used_ms
         if used_ms is not None and line.filter_text != text and now_ms - used_ms < FILTER_MS:
             other, this = (shown(one or "*", FILTER_SHOWN_CHARS) for one in (line.filter_text, text))
@@ -255,20 +237,20 @@ class Receiver:
         for queue_id in asked.queues:
             key = Key(group, topic, topic, queue_id)
             if key not in places:
-                queue = self._store.queues.find(topic, queue_id)
+                queue = self._queues.find(topic, queue_id)
                 offset = await self._start(walk, key, queue, asked.start_at_ms)
                 self._make(key, queue, offset, line, asked.caller)
         for queue_id in asked.retry_queues:
             key = Key(group, topic, back, queue_id)
             if key not in places:
-                self._store.queues.counts.check(back, queue_id + 1)
-                queue = self._store.queues.get_bytes(back.encode(), queue_id)
+                self._queues.counts.check(back, queue_id + 1)
+                queue = self._queues.get_bytes(back.encode(), queue_id)
                 self._make(key, queue, await self._start(walk, key, queue, 0), line, asked.caller)
         if len(line.queues) < len(asked.queues) + len(asked.retry_queues):
             # After a start there are places without a listening line.
             for name, queue_ids in ((topic, asked.queues), (back, asked.retry_queues)):
                 for queue_id in queue_ids:
-                    line.listen(self._store.queues.get_bytes(name.encode(), queue_id))
+                    line.listen(self._queues.get_bytes(name.encode(), queue_id))
 
     def _make(self, key: Key, queue: ConsumeQueue, offset: int, line: Line, caller: str) -> None:
         if queue.is_gone:
@@ -296,7 +278,7 @@ class Receiver:
         return [place for place in own if place], [place for place in retries if place]
 
     def _has_priorities(self, topic: str) -> bool:
-        return self._store.queues.counts.type_of(topic) == PRIORITY_TYPE
+        return self._queues.counts.type_of(topic) == PRIORITY_TYPE
 
     def _may_have_more(self, asked: Asked) -> bool:
         own, retries = self._places(asked)
@@ -308,9 +290,8 @@ class Receiver:
         own, retries = _from(own, line.turn), _from(retries, line.turn)
         if not peek and self._has_priorities(asked.topic):
             fetched = self._fetcher.fetch_by_priority(
-                *(asked, own, retries, walk, line.precedence, self._priority_wait_ms), fresh_first=line.fresh_first
+                asked, own, retries, walk, line.precedence, fresh_first=line.fresh_first
             )
-            self._claims.inc(fetched.by_claims)
         else:
             fetched = self._fetcher.fetch(asked, own, retries, walk, fresh_first=line.fresh_first, peek=peek)
         line.fresh_first = fetched.only_again

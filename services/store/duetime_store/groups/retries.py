@@ -45,6 +45,8 @@ class WaitingRetries:
 
     def __init__(self, store: Store, turns: Turns) -> None:
         self._store = store
+        self._ledger = store.ledger
+        self._lanes = store.lanes
         self._turns = turns
 
     # --- counting ---------------------------------------------------------------------------------------------------
@@ -52,26 +54,26 @@ class WaitingRetries:
     @property
     def is_counting(self) -> bool:
         """Whether lanes are being recounted after a start: until then counts are too small."""
-        return bool(self._store.ledger.counts.suspects)
+        return bool(self._ledger.counts.suspects)
 
     def count(self, group: str) -> int:
         number = self._number(group)
-        return 0 if number is None else self._store.ledger.counts.of_topic(number)
+        return 0 if number is None else self._ledger.counts.of_topic(number)
 
     def counts(self) -> dict[str, int]:
         """Counts by group, of all groups that ever had a copy. Other threads call it too."""
-        ledger = self._store.ledger
+        ledger = self._ledger
         numbers = list(ledger.numbers.retries)
         return {ledger.numbers.names[one].decode()[len(RETRY_PREFIX) :]: ledger.counts.of_topic(one) for one in numbers}
 
     def _number(self, group: str) -> int | None:
-        return self._store.ledger.numbers.find(retry_topic(group).encode())
+        return self._ledger.numbers.find(retry_topic(group).encode())
 
-    def _lanes(self, number: int) -> Iterable[Lane]:
+    def _lanes_with(self, number: int) -> Iterable[Lane]:
         """The lanes that may have copies with this topic number."""
-        counts = self._store.ledger.counts
+        counts = self._ledger.counts
         by_lane = counts.followed.get(number, {})
-        return [lane for lane in self._store.lanes if by_lane.get(lane.number) or lane.number in counts.suspects]
+        return [lane for lane in self._lanes if by_lane.get(lane.number) or lane.number in counts.suspects]
 
     async def first_due_at_ms(self, group: str) -> int:
         """The due time of the group's first copy; 0: none waits."""
@@ -81,8 +83,8 @@ class WaitingRetries:
         first_ms = _AFTER_ALL_MS
         with self._turns.walk() as walk:
             walk.start()
-            snapshot = self._store.ledger.counts.snapshot()
-            for lane in self._lanes(number):
+            snapshot = self._ledger.counts.snapshot()
+            for lane in self._lanes_with(number):
                 start_ms = await _first_span_ms(walk, snapshot, lane.number, number)
                 if start_ms < first_ms:
                     first_ms = min(first_ms, await self._first_in(walk, lane, number, start_ms, first_ms))
@@ -93,7 +95,7 @@ class WaitingRetries:
         place = Place(start_ms, -1)
         while True:
             rows = lane.scan(place, stop_ms, LOOK_ENTRIES)
-            own = np.flatnonzero(self._store.ledger.topics_of(lane, rows.entries, rows.topics) == number)
+            own = np.flatnonzero(self._ledger.topics_of(lane, rows.entries, rows.topics) == number)
             if len(own):
                 return int(rows.dues[own[0]])
             if len(rows.entries) < LOOK_ENTRIES:
@@ -113,11 +115,11 @@ class WaitingRetries:
             return found
         with self._turns.walk() as walk:
             walk.start()
-            for lane in self._lanes(number):
+            for lane in self._lanes_with(number):
                 place = _BEFORE_ALL
                 while True:
                     rows = lane.scan(place, _AFTER_ALL_MS, LOOK_ENTRIES)
-                    own = self._store.ledger.topics_of(lane, rows.entries, rows.topics) == number
+                    own = self._ledger.topics_of(lane, rows.entries, rows.topics) == number
                     if before is not None:
                         own &= rows.entries < before.get(lane.number, 0)
                     entries, dues = rows.entries[own], rows.dues[own]
@@ -156,12 +158,12 @@ class WaitingRetries:
         number = self._number(group)
         found = []
         for lane_number, numbers in sorted(by_lane.items()):
-            if number is None or lane_number not in self._store.lanes:
+            if number is None or lane_number not in self._lanes:
                 continue
-            lane, entries = self._store.lanes[lane_number], np.array(sorted(numbers), np.int64)
+            lane, entries = self._lanes[lane_number], np.array(sorted(numbers), np.int64)
             entries = entries[lane.states(entries) == PENDING]
             units = lane.units(entries)
-            own = self._store.ledger.records.of(units) == number
+            own = self._ledger.records.of(units) == number
             found.append(Waiting(lane, entries[own], dues_of(units["tags"][own])))
         return found
 

@@ -191,16 +191,9 @@ def _decode_place(cursor: _Cursor, progress: Progress, place: Place, lease_count
         state, lease_id, attempt, until_ms, pair_count, history_bytes, range_count = cursor.read(_HOLD)
         expired = tuple((received, ended) for received, ended in [cursor.read(_PAIR) for _ in range(pair_count)])
         history = cursor.bytes(history_bytes)
-        hold = Hold(
-            place,
-            state,
-            cursor.offsets(range_count),
-            attempt=attempt,
-            until_ms=until_ms,
-            lease=leases[lease_id],
-            expired=expired,
-            history=history,
-        )
+        offsets = cursor.offsets(range_count)
+        hold = Hold(place, state, offsets, attempt=attempt, until_ms=until_ms, lease=leases[lease_id])
+        hold.expired, hold.history = expired, history
         progress.hold(hold)
 
 

@@ -224,16 +224,8 @@ class Progress:
         for hold, held in self._under(place, lease_id, [offset]):
             assert hold.lease is not None
             hold.lease.came_back(held)
-            waiting = Hold(
-                place,
-                WAITING,
-                held,
-                attempt=hold.attempt + 1,
-                until_ms=until_ms,
-                expired=hold.expired,
-                history=history,
-                caller=hold.caller,
-            )
+            waiting = Hold(place, WAITING, held, attempt=hold.attempt + 1, until_ms=until_ms, caller=hold.caller)
+            waiting.expired, waiting.history = hold.expired, history
             self.hold(waiting)
 
     def reset(self, place: Place, offset: int) -> None:

@@ -112,7 +112,7 @@ class _Stream(LeaseStream):
     def ack(self, ack: leases_pb2.AckLeases) -> None:
         rest = acking.ack(self._parts.groups, self._subscription.asked.group, ack.leases)
         answer = leases_pb2.Acked(number=ack.number, rest=acking.wire(rest))
-        durable = self._parts.groups.store.when_events_durable()
+        durable = self._parts.flusher.when_events_durable()
         if durable is None:
             self.put_acked(answer)
         else:

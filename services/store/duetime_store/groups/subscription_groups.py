@@ -10,7 +10,6 @@ Source: RocketMQ 4.9.3 and 5.3 SubscriptionGroupManager, SubscriptionGroupConfig
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Executor
 from typing import Any
 
 import structlog
@@ -21,8 +20,8 @@ from duetime_format import limits
 from duetime_format.errors import within
 
 from duetime_store.files import configs
-from duetime_store.files.directory import StoreDirectory
 from duetime_store.files.gate import NO_ROOM
+from duetime_store.files.worker import FileWorker
 
 log = structlog.get_logger()
 
@@ -32,11 +31,11 @@ PAUSE_MS_MAX = 1_000
 
 
 class SubscriptionGroups:
-    """The file's content. Belongs to the event loop's thread; `executor` writes."""
+    """The file's content. Belongs to the event loop's thread; `worker` writes."""
 
-    def __init__(self, directory: StoreDirectory, executor: Executor, clock: Clock) -> None:
-        self._directory = directory
-        self._executor = executor
+    def __init__(self, worker: FileWorker, clock: Clock) -> None:
+        directory = self._directory = worker.directory
+        self._worker = worker
         self._clock = clock
         loaded = configs.load(directory.config, configs.GROUPS)
         if loaded.fault:
@@ -90,8 +89,7 @@ class SubscriptionGroups:
             self._under_way = changes
             began_ms = self._clock.monotonic_ms()
             try:
-                run = asyncio.get_running_loop().run_in_executor
-                self._content = await run(self._executor, self._replace, changes)
+                self._content = await self._worker.run(self._replace, changes)
             except OSError as error:
                 self._changes = changes | self._changes
                 why = f"the group is not saved, {configs.GROUPS} was not written: {error.strerror or error}"
@@ -103,7 +101,7 @@ class SubscriptionGroups:
                 self._next_at_ms = ended_ms + min((ended_ms - began_ms) * PAUSE_SHARE, PAUSE_MS_MAX)
 
     def _replace(self, changes: Mapping[str, tuple[int, bool] | None]) -> dict[str, Any] | None:
-        """Writes the file, on the executor's thread. Returns its new content."""
+        """Writes the file, on the worker's thread. Returns its new content."""
         changed = self._changed(changes)
         if changed and changed != self._content:
             configs.write(self._directory.disk, self._directory.config, configs.GROUPS, changed)

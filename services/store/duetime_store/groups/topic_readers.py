@@ -11,9 +11,10 @@ from duetime_format.units import FILLER_SIZE
 from duetime_store.groups.groups import Groups, is_in
 from duetime_store.groups.holds import Place
 from duetime_store.groups.offsets import GroupOffsets
+from duetime_store.log.commitlog import CommitLog
 from duetime_store.queues.lites import Lites
+from duetime_store.queues.queues import Queues
 from duetime_store.reading.turns import Turns, Walk
-from duetime_store.writing.store import Store
 
 _RETRY_TOPIC = record.RETRY_TOPIC.encode()
 # Retries whose records are read in one step.
@@ -32,8 +33,11 @@ class Left:
 class TopicReaders:
     """The groups that read a topic. Belongs to the event loop's thread."""
 
-    def __init__(self, store: Store, groups: Groups, offsets: GroupOffsets, turns: Turns, lites: Lites) -> None:
-        self._store = store
+    def __init__(
+        self, queues: Queues, log: CommitLog, groups: Groups, offsets: GroupOffsets, turns: Turns, lites: Lites
+    ) -> None:
+        self._queues = queues
+        self._log = log
         self._groups = groups
         self._offsets = offsets
         self._turns = turns
@@ -66,7 +70,7 @@ class TopicReaders:
 
     def _ahead(self, topic: str, number: int, offset: int) -> int:
         """Messages of a queue from an offset on."""
-        queue = self._store.queues.known(topic.encode(), number)
+        queue = self._queues.known(topic.encode(), number)
         return 0 if queue is None else max(queue.max_offset - max(offset, queue.min_offset), 0)
 
     async def _unread_retries(self, place: Place, topic: str, walk: Walk) -> int:
@@ -78,12 +82,12 @@ class TopicReaders:
         return count
 
     def _retry_topics(self, place: Place) -> Iterator[list[bytes | None]]:
-        queue = self._store.queues.get_bytes(place.key.queue_topic.encode(), place.key.queue)
+        queue = self._queues.get_bytes(place.key.queue_topic.encode(), place.key.queue)
         at = max(place.frontier, queue.min_offset)
         while len(units := queue.read(at, _PIECE)):
             at += len(units)
             rows = [(position, size) for position, size, _ in units.tolist() if size not in (0, FILLER_SIZE)]
-            records = [data for row in rows if (data := self._store.read_record(*row))]
+            records = [data for row in rows if (data := self._log.read_record(*row))]
             try:
                 yield values(b"".join(records), [len(data) for data in records], (_RETRY_TOPIC,))[0]
             except Damaged:

@@ -2,10 +2,11 @@
 
 import asyncio
 import heapq
+from collections.abc import Callable
 from typing import Any
 
 from duetime_core.bell import Bell
-from duetime_core.clock import Clock
+from duetime_core.clock import Clock, Timer
 
 # Maximum run of a timer before the wall clock is read again: a timer counts monotonic time, and the wall clock may step
 # in the meantime.
@@ -15,18 +16,18 @@ STEP_CHECK_MS = 1_000
 FORGET_EVERY = 1_024
 
 
-class ShardClock:
+class ShardClock(Clock):
     """The one clock that decides which entries are due: the machine's wall clock, but never going backwards.
 
     While the wall clock is behind the latest time in the log, `now_ms` does not advance: no record gets an earlier
     time, and nothing falls due early."""
 
     def __init__(self, clock: Clock) -> None:
-        self.clock = clock
+        self._machine = clock
         self._floor_ms = 0
 
     def now_ms(self) -> int:
-        self._floor_ms = max(self._floor_ms, self.clock.now_ms())
+        self._floor_ms = max(self._floor_ms, self._machine.now_ms())
         return self._floor_ms
 
     def seen(self, at_ms: int) -> None:
@@ -36,7 +37,26 @@ class ShardClock:
     @property
     def behind_ms(self) -> int:
         """How far the wall clock is behind; 0 normally."""
-        return max(0, self._floor_ms - self.clock.now_ms())
+        return max(0, self._floor_ms - self._machine.now_ms())
+
+    def monotonic_ms(self) -> float:
+        return self._machine.monotonic_ms()
+
+    def ms_until(self, at_ms: int) -> float:
+        """By the wall clock: longer than by `now_ms` while that waits for it."""
+        return self._machine.ms_until(at_ms)
+
+    def call_later(self, delay_ms: float, callback: Callable[[], Any]) -> Timer:
+        return self._machine.call_later(delay_ms, callback)
+
+    def bell(self, callback: Callable[[], None]) -> Bell:
+        return self._machine.bell(callback)
+
+    async def sleep(self, delay_ms: float) -> None:
+        await self._machine.sleep(delay_ms)
+
+    async def wait_for(self, future: "asyncio.Future[Any]", timeout_ms: float) -> bool:
+        return await self._machine.wait_for(future, timeout_ms)
 
 
 class Alarm:
@@ -62,7 +82,7 @@ class Alarm:
 
     def _arm(self) -> None:
         if self._bell is None:
-            self._bell = self._clock.clock.bell(self._ring)
+            self._bell = self._clock.bell(self._ring)
         while self._heap and self._heap[0][2].done():
             heapq.heappop(self._heap)
         if not self._heap:
@@ -70,7 +90,7 @@ class Alarm:
             self._bell.cancel()
             return
         self._armed_for_ms = self._heap[0][0]
-        delay_ms = self._clock.clock.ms_until(self._armed_for_ms)
+        delay_ms = self._clock.ms_until(self._armed_for_ms)
         self._bell.set(min(max(delay_ms, 0.0), STEP_CHECK_MS))
 
     def _ring(self) -> None:

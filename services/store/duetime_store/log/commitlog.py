@@ -68,6 +68,8 @@ class CommitLog:
         self._spread = LastRead()
         self.min_position = int(files[0].name) if files else 0
         self.end = self.min_position
+        # Records before it are durable (async mode: written; or see promises.py), in their queues and visible.
+        self.published_end = self.min_position
 
     def _missing(self, files: list[Path]) -> list[tuple[int, int]]:
         missing = []
@@ -94,6 +96,10 @@ class CommitLog:
     def record_bytes_max(self) -> int:
         """The largest record that fits in a segment."""
         return self.segment_bytes - BLANK_BYTES
+
+    def is_published(self, position: int) -> bool:
+        """Whether the log has the position, and readers see it."""
+        return self.min_position <= position < self.published_end
 
     def place(self, position: int, size: int) -> int:
         """The position of a record of `size` bytes after `position`: there, or at the next segment."""

@@ -15,14 +15,16 @@ from duetime_format.names import QUARANTINE_TOPIC
 
 from duetime_store.counting.cells import MINUTE, MINUTE_MS, TIME_END, Grain, span_end, span_start, topics_of
 from duetime_store.counting.counts import Snapshot
+from duetime_store.counting.ledger import Ledger
 from duetime_store.counting.survey import Survey
 from duetime_store.counting.tally import TOGETHER, Buckets, Tally, Wanted, due_before
+from duetime_store.lanes.alarm import ShardClock
 from duetime_store.lanes.lane import Lane
+from duetime_store.lanes.lanes import Lanes
 from duetime_store.lanes.order.topics import NO_TOPIC
 from duetime_store.pending.seconds import SECOND_MS, Seconds
 from duetime_store.pending.surveyor import Surveyor
 from duetime_store.reading.turns import Turns, Walk
-from duetime_store.writing.store import Store
 
 # Maximum buckets of an answer; if there are more, they are made wider, up to days.
 BUCKETS_MAX = 100_000
@@ -91,9 +93,10 @@ class _Overdue:
 class Backlog:
     """Serves Backlog."""
 
-    def __init__(self, store: Store, surveyor: Surveyor, turns: Turns) -> None:
-        self._store = store
-        self._ledger = store.ledger
+    def __init__(self, lanes: Lanes, ledger: Ledger, clock: ShardClock, surveyor: Surveyor, turns: Turns) -> None:
+        self._lanes = lanes
+        self._ledger = ledger
+        self._clock = clock
         self._surveyor = surveyor
         self._turns = turns
 
@@ -150,7 +153,7 @@ class Backlog:
         if not 0 <= from_ms < before_ms:
             text = f"{before_ms} is not above due_from_ms, {from_ms}, or that is below 0"
             raise InvalidArgument([Violation("due_before_ms", text)])
-        now_ms, lanes = self._store.clock.now_ms(), list(self._store.lanes)
+        now_ms, lanes = self._clock.now_ms(), list(self._lanes)
         together = request.all_topics_together and not request.topic
         wanted = Wanted(
             self._number(request.topic) if request.topic else None,

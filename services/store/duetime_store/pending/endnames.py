@@ -11,18 +11,24 @@ from duetime_format.names import CANCELLED_TOPIC
 from duetime_store.finding.end_search import ends_among
 from duetime_store.finding.finder import Finder
 from duetime_store.finding.journals import Journals, view_of
+from duetime_store.log.commitlog import CommitLog
+from duetime_store.queues.queues import Queues
 from duetime_store.reading.reader import Reader
 from duetime_store.reading.turns import Turns
 from duetime_store.writing.ended import UnsureEnd
+from duetime_store.writing.indexed import IndexedJournals
 from duetime_store.writing.staging import Outcome
-from duetime_store.writing.store import Store
 
 
 class EndNames:
     """See the module. Reads only durable ends."""
 
-    def __init__(self, store: Store, reader: Reader, finder: Finder, turns: Turns) -> None:
-        self._store = store
+    def __init__(
+        self, queues: Queues, log: CommitLog, indexed: IndexedJournals, reader: Reader, finder: Finder, turns: Turns
+    ) -> None:
+        self._queues = queues
+        self._log = log
+        self._indexed = indexed
         self._reader = reader
         self._finder = finder
         self._turns = turns
@@ -40,7 +46,7 @@ class EndNames:
         view = await view_of(self._finder)
         with self._turns.walk() as walk:
             await walk.begin()
-            journals = Journals(self._store, self._reader, self._finder, walk, view)
+            journals = Journals(self._queues, self._log, self._indexed, self._reader, self._finder, walk, view)
             places = {(one.ended.lane, one.ended.entry) for one in errors.values()}
             cancelled = await ends_among(journals.reading(CANCELLED_TOPIC), places, since_ms)
         return {

@@ -28,11 +28,12 @@ from duetime_format.names import is_group_topic
 from duetime_format.properties import as_text, decode_properties
 from duetime_format.units import FILLER_SIZE, Ints, Mask, Units
 
+from duetime_store.counting.ledger import Ledger
 from duetime_store.lanes.lane import PENDING, Lane, Rows
+from duetime_store.lanes.lanes import Lanes
 from duetime_store.reading.messages import stored_message
 from duetime_store.reading.reader import Reader
 from duetime_store.reading.turns import Turns, Walk
-from duetime_store.writing.store import Store
 
 # Approximate number of entries that a page examines; then it ends, with its results and a token.
 LOOK_MAX = 65_536
@@ -151,8 +152,9 @@ class _Wanted:
 class PendingList:
     """Serves ListPending."""
 
-    def __init__(self, store: Store, reader: Reader, turns: Turns) -> None:
-        self._store = store
+    def __init__(self, lanes: Lanes, ledger: Ledger, reader: Reader, turns: Turns) -> None:
+        self._lanes = lanes
+        self._ledger = ledger
         self._reader = reader
         self._turns = turns
 
@@ -161,7 +163,7 @@ class PendingList:
         InvalidArgument: an impossible count or time, or an invalid token."""
         count, start, wanted = self._asked(request)
         page = _Page(count, omit_bodies=request.omit_bodies, names_only=request.names_only)
-        scans = [_Scan(lane, start.place_in(lane.number)) for lane in self._store.lanes]
+        scans = [_Scan(lane, start.place_in(lane.number)) for lane in self._lanes]
         if wanted.name and wanted.topic is None:
             return page.response
         with self._turns.walk() as walk:
@@ -181,7 +183,7 @@ class PendingList:
             violations.append(Violation("filter.due_before_ms", text))
         refuse(violations)
         start = Spot.of(request.page_token) if request.page_token else Spot(-_TIME_END, 0, -1)
-        topic = self._store.ledger.numbers.find(asked.topic.encode()) if asked.topic else None
+        topic = self._ledger.numbers.find(asked.topic.encode()) if asked.topic else None
         wanted = _Wanted(asked.topic, topic, asked.key, zlib.crc32(asked.key.encode()), before_ms)
         return request.max_count or limits.PENDING_COUNT_DEFAULT, max(start, Spot(asked.due_from_ms, 0, -1)), wanted
 
@@ -245,7 +247,7 @@ class PendingList:
 
     async def _give(self, page: "_Page", spots: Sequence[Spot], wanted: _Wanted, walk: Walk) -> bool:
         """Adds messages of one lane. Returns whether the page has room for more."""
-        lane, at = self._store.lanes[spots[0].lane], 0
+        lane, at = self._lanes[spots[0].lane], 0
         while at < len(spots):
             entries = np.array([spot.entry for spot in spots[at:]], np.int64)
             units = lane.units(entries)

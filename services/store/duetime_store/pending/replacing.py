@@ -69,6 +69,7 @@ class Replacing:
         end_names: EndNames,
     ) -> None:
         self._store = store
+        self._lanes = store.lanes
         self._targets = targets
         self._keys = keys
         self._flusher = flusher
@@ -236,10 +237,10 @@ class Replacing:
         """The answer to a reschedule that was carried out before, and has been restored since; None: it is a new
         one."""
         for copy in job.target.copies or () if job.request_id else ():
-            if not copy.lane or state_of(self._store, copy.lane, copy.entry) != RESTORED:
+            if not copy.lane or state_of(self._lanes, copy.lane, copy.entry) != RESTORED:
                 continue
             try:
-                known = self._read(self._store.lanes[copy.lane], copy.entry)
+                known = self._read(self._lanes[copy.lane], copy.entry)
             except DataLoss:
                 continue
             if request_of(known.properties) == job.request_id:
@@ -263,7 +264,7 @@ class Replacing:
             # A power cut might lose it and keep the new one, which ends no other: its predecessor would be pending
             # again.
             return None
-        if old is not None and state_of(self._store, old.lane, old.entry) != PENDING:
+        if old is not None and state_of(self._lanes, old.lane, old.entry) != PENDING:
             old = None
         first = self._store.first_copies(job.intake, [0]).get(0)
         if first is not None:
@@ -291,7 +292,7 @@ class Replacing:
             raise ended
         if first.topic == _HALF_TOPIC:
             raise prepared_before(first)
-        if first.lane not in self._store.lanes:
+        if first.lane not in self._lanes:
             raise IdReused(*job.name, job.message_id)
         return self._upserted_before(first.lane, first.queue_offset, job)
 
@@ -329,13 +330,13 @@ class Replacing:
 
     def _as_sent(self, lane: int, entry: int) -> tuple[Record, Record | None]:
         """The record of an upsert as it was sent, before any reschedules, and that of the message that it replaced."""
-        found = self._read(self._store.lanes[lane], entry)
+        found = self._read(self._lanes[lane], entry)
         for _ in range(CHAIN_MAX):
             place = entry_of(found)
-            if place is None or place[0] not in self._store.lanes:
+            if place is None or place[0] not in self._lanes:
                 break
             try:
-                before = self._read(self._store.lanes[place[0]], place[1])
+                before = self._read(self._lanes[place[0]], place[1])
             except DataLoss:
                 # It left the log.
                 break
@@ -348,7 +349,7 @@ class Replacing:
 
     def _due_at_ms(self, number: int, entry: int) -> int:
         staged = self._staged.get((number, entry))
-        unit = self._store.lanes[number].units(np.array([entry]))[0]
+        unit = self._lanes[number].units(np.array([entry]))[0]
         return due_of(int(unit["tags"])) if staged is None else staged
 
     def _put(
@@ -394,9 +395,9 @@ class Replacing:
     def _lane_for(self, found: Record, place: Place | None) -> int:
         """The lane for any time of a record: the one that it names, or is in already, else by its id."""
         own = lane_of(found.topic, found.queue)
-        if own is not None and is_timer_lane(own) and own in self._store.lanes:
+        if own is not None and is_timer_lane(own) and own in self._lanes:
             return own
-        numbers = [lane.number for lane in self._store.lanes if is_timer_lane(lane.number)]
+        numbers = [lane.number for lane in self._lanes if is_timer_lane(lane.number)]
         if not numbers:
             raise Unsupported([Violation("lane", "this shard has no lane for any time (setting timer_lanes)")])
         return numbers[crc32(found.properties) % len(numbers)]

@@ -9,23 +9,34 @@ from duetime.v1 import store_pb2
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_format import limits
 
+from duetime_store.files.gate import Gate
 from duetime_store.groups.offsets import check_group
 from duetime_store.groups.retries import Waiting, WaitingRetries
+from duetime_store.lanes.alarm import ShardClock
 from duetime_store.lanes.lane import PENDING
+from duetime_store.lanes.lanes import Lanes
 from duetime_store.pending.replacing import Replacing
 from duetime_store.reading.turns import Turns
 from duetime_store.writing.ends import state_of
 from duetime_store.writing.flusher import Flusher
-from duetime_store.writing.store import Store
 
 
 class RetryEnding:
     """Serves EndRetries."""
 
     def __init__(
-        self, store: Store, retries: WaitingRetries, replacing: Replacing, flusher: Flusher, turns: Turns
+        self,
+        lanes: Lanes,
+        gate: Gate,
+        clock: ShardClock,
+        retries: WaitingRetries,
+        replacing: Replacing,
+        flusher: Flusher,
+        turns: Turns,
     ) -> None:
-        self._store = store
+        self._lanes = lanes
+        self._gate = gate
+        self._clock = clock
         self._retries = retries
         self._replacing = replacing
         self._flusher = flusher
@@ -53,14 +64,14 @@ class RetryEnding:
 
     async def _hasten(self, found: Sequence[Waiting], response: store_pb2.EndStoredRetriesResponse) -> int:
         """Stages records that replace them and are due now. Returns the number of failures."""
-        self._store.gate.check_send()
+        self._gate.check_send()
         failed = 0
         with self._turns.walk() as walk:
             walk.start()
             for lane, entries, dues in found:
                 for entry, due_at_ms in zip(entries.tolist(), dues.tolist(), strict=True):
-                    still = state_of(self._store, lane.number, entry) == PENDING
-                    if still and due_at_ms > self._store.clock.now_ms():
+                    still = state_of(self._lanes, lane.number, entry) == PENDING
+                    if still and due_at_ms > self._clock.now_ms():
                         error = self._replacing.hasten(lane, entry)
                         if error is None:
                             response.ended_count += 1

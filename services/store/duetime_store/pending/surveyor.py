@@ -4,14 +4,13 @@ All of it runs in turns (reading/turns.py), so no other call waits for it.
 """
 
 import structlog
-from duetime_core.clock import Clock
 
-from duetime_store.counting.counts import Counts
 from duetime_store.counting.ledger import LOOK_ENTRIES, Ledger
 from duetime_store.counting.survey import Survey
+from duetime_store.lanes.alarm import ShardClock
 from duetime_store.lanes.lane import Lane
+from duetime_store.lanes.lanes import Lanes
 from duetime_store.reading.turns import Turns, Walk
-from duetime_store.writing.store import Store
 
 log = structlog.get_logger()
 
@@ -22,10 +21,10 @@ PERIOD_MS = 1_000
 class Surveyor:
     """The loop."""
 
-    def __init__(self, store: Store, turns: Turns, clock: Clock) -> None:
-        self._store = store
-        self._ledger: Ledger = store.ledger
-        self._counts: Counts = store.ledger.counts
+    def __init__(self, lanes: Lanes, ledger: Ledger, clock: ShardClock, turns: Turns) -> None:
+        self._lanes = lanes
+        self._ledger = ledger
+        self._counts = ledger.counts
         self._turns = turns
         self._clock = clock
 
@@ -43,10 +42,10 @@ class Surveyor:
                 for _ in counts.fold() if counts.is_full else counts.merge():
                     await walk.turn_if_over()
         for number in sorted(counts.suspects):
-            await self._recount(self._store.lanes[number])
-        while (span := counts.to_refine(self._store.clock.now_ms())) is not None:
+            await self._recount(self._lanes[number])
+        while (span := counts.to_refine(self._clock.now_ms())) is not None:
             survey = Survey(*span)
-            await self.survey(self._store.lanes[span.lane], survey)
+            await self.survey(self._lanes[span.lane], survey)
             counts.refine(span, survey)
             if span.lane in counts.suspects:
                 log.error("counts of a span do not add up", lane=span.lane, start_ms=span.start_ms)

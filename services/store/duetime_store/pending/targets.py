@@ -30,10 +30,12 @@ from duetime_store.finding.destinations import destination_of
 from duetime_store.finding.finder import Seen
 from duetime_store.finding.search import LogSearch, Wanted
 from duetime_store.lanes.lane import CANCELLED, PENDING, RESTORED, Lane
+from duetime_store.lanes.lanes import Lanes
+from duetime_store.log.commitlog import CommitLog
+from duetime_store.queues.deletions import Deletions
 from duetime_store.reading.gather import Expected, gather
 from duetime_store.reading.turns import Turns, Walk
 from duetime_store.writing.ends import state_of
-from duetime_store.writing.store import Store
 
 # Maximum lookups of messages that other calls keep replacing.
 ROUNDS_MAX = 16
@@ -69,9 +71,10 @@ class Copy:
 class WantedId(Wanted):
     """A message searched for by its id. `topic`: its destination; empty: any."""
 
-    def __init__(self, store: Store, message_id: str, topic: str) -> None:
+    def __init__(self, lanes: Lanes, deletions: Deletions, message_id: str, topic: str) -> None:
         super().__init__(message_id, _LANE_TOPICS)
-        self._store = store
+        self._lanes = lanes
+        self._deletions = deletions
         self._topic = topic
         # Keys are store time, then log position.
         self._found: dict[tuple[int, int], Copy] = {}
@@ -88,7 +91,7 @@ class WantedId(Wanted):
         origin = seen.properties.get(record.RETRY_TOPIC, "")
         if seen.id != self.word or self._topic not in ("", found.topic, seen.real_topic, origin):
             return
-        if destination := destination_of(self._store, seen):
+        if destination := destination_of(self._deletions, seen):
             self.topics.add(destination)
         if found.topic in _HALF_TOPICS:
             # An uncommitted message is neither pending nor in its topic.
@@ -103,7 +106,7 @@ class WantedId(Wanted):
     def is_done(self) -> bool:
         # An id alone is searched for in all topics, since more than one may have it.
         return bool(self._topic) and any(
-            copy.lane and state_of(self._store, copy.lane, copy.entry) == PENDING for copy in self._found.values()
+            copy.lane and state_of(self._lanes, copy.lane, copy.entry) == PENDING for copy in self._found.values()
         )
 
     @property
@@ -192,10 +195,12 @@ def contended(target: Target) -> DueTimeError:
 class Targets:
     """Finds targets. Reads only published records."""
 
-    def __init__(self, store: Store, search: LogSearch, turns: Turns) -> None:
+    def __init__(self, log: CommitLog, lanes: Lanes, deletions: Deletions, search: LogSearch, turns: Turns) -> None:
         # Entries that a staged record replaces; that record can't be found yet.
         self.replacing: set[Place] = set()
-        self._store = store
+        self._log = log
+        self._lanes = lanes
+        self._deletions = deletions
         self._search = search
         self._turns = turns
 
@@ -216,9 +221,9 @@ class Targets:
         for one in targets:
             by_lane.setdefault(one.lane, []).append(one)
         for number, own in by_lane.items():
-            if number not in self._store.lanes:
+            if number not in self._lanes:
                 continue
-            lane = self._store.lanes[number]
+            lane = self._lanes[number]
             entries = np.array([one.entry for one in own], np.int64)
             units = lane.units(entries)
             there = (entries >= lane.queue.min_offset) & (units["size"] > 0) & (units["size"] != FILLER_SIZE)
@@ -248,7 +253,7 @@ class Targets:
         """Index and names of the plainly readable records."""
         topic, number, done = lane.queue.topic.encode(), lane.queue.queue, 0
         while done < len(units):
-            records, count = gather(self._store.log, units[done:], Expected(topic, number, entries[done:]))
+            records, count = gather(self._log, units[done:], Expected(topic, number, entries[done:]))
             if count:
                 columns = values(records, units["size"][done : done + count].tolist(), _NAMES)
                 yield from enumerate(zip(*columns, strict=True), done)
@@ -256,7 +261,7 @@ class Targets:
             done += count or 1
 
     async def _seek(self, walk: Walk, targets: Sequence[Target]) -> None:
-        wanted = [WantedId(self._store, one.message_id, one.topic) for one in targets]
+        wanted = [WantedId(self._lanes, self._deletions, one.message_id, one.topic) for one in targets]
         try:
             await self._search.find(walk, wanted)
         except DueTimeError as error:
@@ -287,7 +292,7 @@ class Targets:
             place = copy.lane, copy.entry
             state = states[place]
             if state == PENDING:
-                return Verdict(Fate.PENDING, self._store.lanes[copy.lane], copy.entry)
+                return Verdict(Fate.PENDING, self._lanes[copy.lane], copy.entry)
             if state == RESTORED:
                 fates.add(Fate.FIRED)
             elif state == CANCELLED:
@@ -303,6 +308,6 @@ class Targets:
                     by_lane.setdefault(copy.lane, []).append(copy.entry)
         found: dict[Place, int] = {}
         for number, entries in by_lane.items():
-            states = self._store.lanes[number].states(np.array(entries, np.int64)).tolist()
+            states = self._lanes[number].states(np.array(entries, np.int64)).tolist()
             found.update(((number, entry), state) for entry, state in zip(entries, states, strict=True))
         return found

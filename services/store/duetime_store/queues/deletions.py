@@ -6,9 +6,7 @@ a checkpoint, and for when retention has deleted the record: config/duetimeDelet
     {"topics": {"orders": [position of the record, generation, [first offset of a new queue 0, ...]], ...}}
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from duetime_format.units import UNIT, UNIT_TYPE
 from duetime_store.files import configs
 from duetime_store.files.directory import StoreDirectory
 from duetime_store.files.disk import Disk
+from duetime_store.files.worker import FileWorker
 
 FILE = "duetimeDeletedTopics.json"
 # Maximum deletions remembered. Those whose records retention deleted first are forgotten: the log has nothing of them
@@ -80,10 +79,9 @@ def load(value: Mapping[str, Any] | None) -> Deletions:
 class DeletionKeeper:
     """Writes the file at checkpoints: see duetime_store.recovery.checkpointer.Keeper."""
 
-    def __init__(self, deletions: Deletions, directory: StoreDirectory, executor: Executor) -> None:
+    def __init__(self, deletions: Deletions, worker: FileWorker) -> None:
         self._deletions = deletions
-        self._directory = directory
-        self._executor = executor
+        self._worker = worker
         self._written = 0
 
     def capture(self) -> Callable[[], Awaitable[None]] | None:
@@ -93,9 +91,8 @@ class DeletionKeeper:
         content = {"topics": {one.topic: [one.position, one.generation, one.begins] for one in self._deletions.all()}}
 
         async def write() -> None:
-            disk, config = self._directory.disk, self._directory.config
-            run = asyncio.get_running_loop().run_in_executor
-            await run(self._executor, configs.write, disk, config, FILE, content)
+            directory = self._worker.directory
+            await self._worker.run(configs.write, directory.disk, directory.config, FILE, content)
             self._written = edition
 
         return write

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 
 from duetime_core.errors import Overloaded
 from duetime_core.limits.seats import Seats
-from prometheus_client import Gauge
+
+from duetime_store.metrics import StoreMetrics
 
 # Bits of an offset in a place; the queue's number is above them.
 _OFFSET_BITS = 48
@@ -104,9 +105,11 @@ class LiteTopic:
 class Lites:
     """All lite topics of a shard, by key (names.lite_key)."""
 
-    def __init__(self, topics_max: int, used: Gauge, most: Gauge) -> None:
+    def __init__(self, topics_max: int, metrics: StoreMetrics) -> None:
         self._topics: dict[str, LiteTopic] = {}
+        used, most = metrics.lites, metrics.lites_max
         self._seats = Seats(topics_max, "lite topics exist", error=LiteTopicsExhausted, used=used, most=most)
+        self._left_out = metrics.lites_left_out
         self._limit = topics_max
         # The present round; `keep_ms` has ROUNDS_KEPT of them.
         self.round = 0
@@ -135,6 +138,7 @@ class Lites:
         found = self._topics.get(key)
         if found is None:
             if len(self._topics) >= self._limit:
+                self._left_out.inc()
                 return False
             self._seats.hold("")
             found = self._topics[key] = LiteTopic("", self.round)

@@ -7,8 +7,7 @@ calls; from time to time, and at a clean stop, that file is folded into topics.j
 
 import asyncio
 import os
-from collections.abc import Iterator, Mapping, Sequence, Set
-from concurrent.futures import Executor
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -22,8 +21,8 @@ from duetime_format.names import is_group_topic, is_internal_topic, is_name, is_
 from duetime_format.texts import shown
 
 from duetime_store.files import configs
-from duetime_store.files.directory import StoreDirectory
 from duetime_store.files.gate import NO_FILES, NO_ROOM
+from duetime_store.files.worker import FileWorker
 
 log = structlog.get_logger()
 
@@ -161,13 +160,13 @@ class Topics(Mapping[str, int]):
 
 
 class TopicFile:
-    """Puts new topics on disk. Belongs to the event loop's thread; `executor` writes."""
+    """Puts new topics on disk. Belongs to the event loop's thread; `worker` writes."""
 
-    def __init__(self, topics: Topics, directory: StoreDirectory, executor: Executor, clock: Clock) -> None:
+    def __init__(self, topics: Topics, worker: FileWorker, clock: Clock) -> None:
         self._topics = topics
-        self._config = directory.config
-        self._disk = directory.disk
-        self._executor = executor
+        self._config = worker.directory.config
+        self._disk = worker.directory.disk
+        self._worker = worker
         self._clock = clock
         self._writing = asyncio.Lock()
         path = self._config / lines.FILE
@@ -208,11 +207,15 @@ class TopicFile:
             if not changed:
                 return
             try:
-                await asyncio.get_running_loop().run_in_executor(self._executor, self._append, changed)
+                await self._worker.run(self._append, changed)
             except OSError as error:
                 self._topics.changed = changed | self._topics.changed
                 self._is_broken = True
                 raise refusal(f"topics are not stored: {error.strerror or error}", error) from error
+
+    def capture(self) -> Callable[[], Awaitable[None]]:
+        """See duetime_store.recovery.checkpointer.Keeper."""
+        return self.fold
 
     async def fold(self, *, whole: bool = False) -> None:
         """Brings topics.json up to date, if that is worth its cost or `whole` is set. Raises as `write`."""
@@ -225,14 +228,14 @@ class TopicFile:
                 return
             counts, types = dict(self._topics), dict(self._topics.types)
             try:
-                await asyncio.get_running_loop().run_in_executor(self._executor, self._fold, counts, types, removed)
+                await self._worker.run(self._fold, counts, types, removed)
             except OSError as error:
                 self._is_broken = True
                 raise refusal(f"{configs.TOPICS} was not written: {error.strerror or error}", error) from error
             self._topics.removed -= removed
 
     def _append(self, counts: Mapping[str, int]) -> None:
-        """Runs on the executor's thread."""
+        """Runs on the worker's thread."""
         if self._is_broken:
             # A successful flush after a failed one proves nothing: all topics go into a new file.
             self._fold({**self._topics, **counts}, dict(self._topics.types))
@@ -253,7 +256,7 @@ class TopicFile:
         self._line_count += len(counts)
 
     def _fold(self, counts: Mapping[str, int], types: Mapping[str, str], removed: Set[str] = frozenset()) -> None:
-        """Runs on the executor's thread. A crash in the middle leaves lines that topics.json has too, or those of a
+        """Runs on the worker's thread. A crash in the middle leaves lines that topics.json has too, or those of a
         deleted topic; recovery then finds its deletion in the log."""
         known = configs.read(self._config, configs.TOPICS)
         changed = configs.with_topics(known, counts, self._clock.now_ms(), types, removed)

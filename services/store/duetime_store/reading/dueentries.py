@@ -5,17 +5,16 @@ from duetime.v1 import store_pb2
 from duetime_format import limits
 from duetime_format.restore import Entries
 
+from duetime_store.lanes.attendance import Asking
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reading.reader import Reader
 from duetime_store.writing.kept import Kept
-from duetime_store.writing.store import Store
 
 
 class DueEntries:
     """Answers of one store."""
 
-    def __init__(self, store: Store, reader: Reader, kept: Kept, metrics: StoreMetrics) -> None:
-        self._store = store
+    def __init__(self, reader: Reader, kept: Kept, metrics: StoreMetrics) -> None:
         self._reader = reader
         self._kept = kept
         self._metrics = metrics
@@ -27,13 +26,11 @@ class DueEntries:
             self._kept.forget(request.lane)
         due = await self._reader.pull_due(
             request.lane,
-            request.next,
+            Asking(request.scheduler, request.next, has_lease=not request.without_lease),
             min(max(request.max_count, 1), limits.PULL_DUE_COUNT_MAX),
             min(max(request.max_bytes, 1), limits.PULL_BYTES_MAX),
             min(request.wait_ms, limits.WAIT_MS_MAX),
             min(max(request.ahead_ms, 0), limits.AHEAD_MS_MAX),
-            scheduler=request.scheduler,
-            has_lease=not request.without_lease,
         )
         self._metrics.messages_out.labels("pull_due").inc(len(due.sizes))
         response = store_pb2.PullDueResponse(

@@ -3,12 +3,14 @@
 from collections.abc import Collection, Iterable
 
 from duetime.v1 import consumer_pb2, gateway_pb2, store_pb2
+from duetime_format.levels import DelayLevels
 
+from duetime_store.lanes.alarm import ShardClock
 from duetime_store.lanes.attendance import SERVED_WITHIN_MS
 from duetime_store.lanes.lane import Lane
+from duetime_store.lanes.lanes import Lanes
 from duetime_store.queues.queues import Queues
 from duetime_store.reading.turns import Turns
-from duetime_store.writing.store import Store
 
 # RocketMQ's permissions of a topic.
 READ_WRITE = 6
@@ -54,24 +56,27 @@ async def list_groups(turns: Turns, groups: Iterable[consumer_pb2.Group]) -> con
     return response
 
 
-async def list_lanes(turns: Turns, store: Store, shard: int, by_ms: int) -> gateway_pb2.ListLanesResponse:
-    """Each lane at one time; `due_count` counts entries that are due by `by_ms`."""
-    response = gateway_pb2.ListLanesResponse()
+async def list_lanes(
+    turns: Turns, lanes: Lanes, levels: DelayLevels, clock: ShardClock, shard: int, ahead_ms: int
+) -> gateway_pb2.ListLanesResponse:
+    """Each lane at one time; `due_count` counts entries that are due in `ahead_ms`."""
+    response, by_ms = gateway_pb2.ListLanesResponse(), clock.now_ms() + ahead_ms
     with turns.walk() as walk:
         walk.start()
-        for lane in store.lanes:
-            response.lanes.append(_lane(store, lane, shard, by_ms))
+        for lane in lanes:
+            delay_ms = levels.delay_ms(lane.number) if lane.number <= levels.highest else 0
+            response.lanes.append(_lane(lane, clock, shard, delay_ms, by_ms))
             await walk.turn_if_over()
     return response
 
 
-def _lane(store: Store, lane: Lane, shard: int, by_ms: int) -> gateway_pb2.Lane:
-    oldest, ahead = lane.dues(store.clock.now_ms())
+def _lane(lane: Lane, clock: ShardClock, shard: int, delay_ms: int, by_ms: int) -> gateway_pb2.Lane:
+    oldest, ahead = lane.dues(clock.now_ms())
     p50, p99 = lane.lateness.percentiles_ms()
     return gateway_pb2.Lane(
         shard=shard,
         level=lane.number,
-        delay_ms=store.levels.delay_ms(lane.number) if lane.number <= store.levels.highest else 0,
+        delay_ms=delay_ms,
         pending_count=lane.pending_count,
         oldest_due_at_ms=oldest,
         next_due_at_ms=ahead,
@@ -82,6 +87,6 @@ def _lane(store: Store, lane: Lane, shard: int, by_ms: int) -> gateway_pb2.Lane:
         restored_count=lane.lateness.count,
         quarantined_count=lane.quarantined_count,
         due_count=lane.count_due(by_ms),
-        owner=lane.attendance.served_by(store.clock.clock.monotonic_ms(), SERVED_WITHIN_MS),
+        owner=lane.attendance.served_by(clock.monotonic_ms(), SERVED_WITHIN_MS),
         paused=lane.attendance.paused,
     )

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 from duetime_core.errors import DueTimeError, InvalidArgument, Violation
@@ -24,12 +25,12 @@ from duetime_format.properties import as_text
 from duetime_format.texts import shown
 from duetime_format.units import FILLER_SIZE
 
-from duetime_store.metrics import StoreMetrics
+from duetime_store.lanes.alarm import ShardClock
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.queues.lites import ROUNDS_KEPT, Lites
+from duetime_store.queues.queues import Queues
 from duetime_store.reading.reader import Reader
 from duetime_store.reading.turns import Turns
-from duetime_store.writing.store import Store
 
 log = sparing()
 
@@ -53,33 +54,47 @@ class _Reached:
     since_ms: int
 
 
+class LiteReaders(Protocol):
+    """The groups that read lite topics."""
+
+    @property
+    def placed(self) -> Set[str]:
+        """Lite topics in which they had places at the start, by key."""
+        ...
+
+    @property
+    def arrived(self) -> Callable[[str], None]:
+        """Called with the key of a lite topic that has a new message."""
+        ...
+
+    def forget(self, unused: Set[str]) -> Set[str]:
+        """Forgets the places in unused lite topics; returns those that stay."""
+        ...
+
+
 class LiteFiller:
     """Belongs to the event loop's thread."""
 
     def __init__(
         self,
-        store: Store,
+        queues: Queues,
+        clock: ShardClock,
         reader: Reader,
         lites: Lites,
         turns: Turns,
-        metrics: StoreMetrics,
+        readers: LiteReaders,
         *,
         keep_ms: int,
-        arrived: Callable[[str], None],
-        placed: Set[str],
-        forget: Callable[[Set[str]], Set[str]],
     ) -> None:
-        """`arrived`: called with the key of a lite topic that has a new message. `placed`: those in which groups have
-        places at the start. `forget`: forgets the groups' places in unused ones; returns those that stay."""
-        self._store = store
+        self._queues = queues
+        self._clock = clock
         self._reader = reader
         self.lites = lites
         self._turns = turns
-        self._metrics = metrics
         self.keep_ms = keep_ms
-        self._arrived = arrived
-        self._placed = placed
-        self._forget = forget
+        self._arrived = readers.arrived
+        self._placed = readers.placed
+        self._forget = readers.forget
         self._reached: dict[tuple[str, int], _Reached] = {}
         self._behind: dict[_Reached, None] = {}
         self._late = asyncio.Event()
@@ -88,11 +103,11 @@ class LiteFiller:
 
     def watch(self, topic: str) -> None:
         """Indexes the queues of a parent topic, from now on with each of their messages."""
-        counts = self._store.queues.counts
+        counts = self._queues.counts
         for number in range(counts.get(topic, 0)):
             if (topic, number) not in self._reached:
-                queue = self._store.queues.get_bytes(topic.encode(), number)
-                since_ms = self._store.clock.now_ms() - self.keep_ms
+                queue = self._queues.get_bytes(topic.encode(), number)
+                since_ms = self._clock.now_ms() - self.keep_ms
                 reached = self._reached[topic, number] = _Reached(queue, queue.min_offset, since_ms)
                 queue.listen(partial(self._index, reached))
                 self._index(reached)
@@ -115,7 +130,7 @@ class LiteFiller:
         Raises:
             NotFound, InvalidArgument: no such topic, or too many.
         """
-        self._store.queues.find(topic, 0)
+        self._queues.find(topic, 0)
         if len(names) > SEND_COUNT_MAX:
             text = f"{len(names)} lite topics exceed the limit of {SEND_COUNT_MAX}"
             raise InvalidArgument([Violation("lite_topics", text)])
@@ -180,7 +195,6 @@ class LiteFiller:
         if self.lites.add(key, queue.queue, offset):
             self._arrived(key)
         else:
-            self._metrics.lites_left_out.inc()
             log.error("too many lite topics: a message is only in its topic", topic=queue.topic, lite_topic=name)
 
     # --- the loops --------------------------------------------------------------------------------------------------
@@ -189,7 +203,7 @@ class LiteFiller:
         """Indexes the topics of type LITE, and from then on the messages that come faster than `_index` takes them."""
         with self._turns.walk() as walk:
             walk.start_freely()
-            for topic, kind in list(self._store.queues.counts.types.items()):
+            for topic, kind in list(self._queues.counts.types.items()):
                 if kind == LITE:
                     self.watch(topic)
                     await walk.turn_if_over()
@@ -206,7 +220,7 @@ class LiteFiller:
 
     async def sweep(self) -> None:
         """Forgets lite topics that are no longer used, round by round."""
-        clock = self._store.clock.clock
+        clock = self._clock
         while True:
             await clock.sleep(self.keep_ms / ROUNDS_KEPT)
             self.lites.round += 1

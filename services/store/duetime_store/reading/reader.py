@@ -15,9 +15,11 @@ from duetime_core.errors import DataLoss, NotFound
 from duetime_core.telemetry.logs import sparing
 from duetime_format.units import FILLER_SIZE, Ints, Units, are_ended, dues_of
 
-from duetime_store.lanes.alarm import Alarm
+from duetime_store.lanes.alarm import Alarm, ShardClock
 from duetime_store.lanes.attendance import Asking
 from duetime_store.lanes.lane import Head, Lane, Place
+from duetime_store.lanes.lanes import Lanes
+from duetime_store.log.commitlog import CommitLog
 from duetime_store.metrics import StoreMetrics
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.queues.queues import unknown_topic
@@ -26,7 +28,6 @@ from duetime_store.reading.filters import Filter
 from duetime_store.reading.gather import Expected, gather
 from duetime_store.reading.repair import Inspection, Repair
 from duetime_store.reading.turns import Turns, Walk
-from duetime_store.writing.store import Store
 
 log = sparing()
 
@@ -102,12 +103,16 @@ class Due:
 class Reader:
     """Serves pulls. Reads only published records."""
 
-    def __init__(self, store: Store, alarm: Alarm, metrics: StoreMetrics, turns: Turns) -> None:
-        self._store = store
+    def __init__(
+        self, log: CommitLog, lanes: Lanes, clock: ShardClock, alarm: Alarm, metrics: StoreMetrics, turns: Turns
+    ) -> None:
+        self._log = log
+        self._lanes = lanes
+        self._clock = clock
         self._alarm = alarm
         self._turns = turns
         self._metrics = metrics
-        self._repair = Repair(store, metrics)
+        self._repair = Repair(log, lanes, clock, metrics)
         self._named: set[tuple[str, int, int]] = set()
 
     async def pull(
@@ -129,7 +134,7 @@ class Reader:
             Overloaded: no answer may be made now, or the first message exceeds its limit.
             NotFound: the topic was deleted in the meantime.
         """
-        clock = self._store.clock.clock
+        clock = self._clock
         give_up_ms = clock.monotonic_ms() + wait_ms
         pulled = [_begin(queue, offset) for queue, offset in positions]
         budget = Budget(max_count, 0, SCAN_UNITS_MAX, first_max=first_bytes_max)
@@ -154,7 +159,7 @@ class Reader:
     async def _wait(self, future: "asyncio.Future[None]", where: Sequence[ConsumeQueue | Lane], wait_ms: float) -> bool:
         """Whether `future` is done within the time; in any case it is removed from the waiters."""
         try:
-            return await self._store.clock.clock.wait_for(future, wait_ms)
+            return await self._clock.wait_for(future, wait_ms)
         finally:
             future.cancel()
             for one in where:
@@ -186,7 +191,7 @@ class Reader:
         for one in pulled:
             units = one.queue.read(max(one.next_offset, one.queue.min_offset), 1)
             if len(units):
-                return self._store.published_end - int(units["position"][0]) > MUCH_BYTES
+                return self._log.published_end - int(units["position"][0]) > MUCH_BYTES
         return False
 
     def _collect(self, pulled: Pulled, wanted: Filter, budget: Budget, walk: Walk) -> bool:
@@ -281,7 +286,7 @@ class Reader:
         damages: dict[int, str] = {}
         index = 0
         while index < len(sizes):
-            records, count = gather(self._store.log, plain[index:], expected.after(index))
+            records, count = gather(self._log, plain[index:], expected.after(index))
             if not count:
                 found = self._repair.inspect(queue, int(offsets[index]), units[index].item())
                 if found.unit != units[index].item():
@@ -298,14 +303,14 @@ class Reader:
 
     def _plain(self, queue: ConsumeQueue, units: Units) -> Units:
         """The units, with due times as in pending entries."""
-        if self._store.lanes.of(queue) is None or not are_ended(units["tags"]).any():
+        if self._lanes.of(queue) is None or not are_ended(units["tags"]).any():
             return units
         plain = units.copy()
         plain["tags"] = dues_of(units["tags"])
         return plain
 
     def _expected(self, queue: ConsumeQueue, offsets: Ints, units: Units) -> Expected:
-        lane = self._store.lanes.of(queue)
+        lane = self._lanes.of(queue)
         delays_ms = None if lane is None else lane.delays_ms(units["position"].astype(np.int64))
         own_dues = lane is not None and delays_ms is None
         return Expected(queue.topic.encode(), queue.queue, offsets, delays_ms, own_dues)
@@ -329,27 +334,23 @@ class Reader:
     async def pull_due(
         self,
         number: int,
-        after: bytes,
+        asking: Asking,
         max_count: int,
         max_bytes: int,
         wait_ms: float,
         ahead_ms: int = 0,
-        *,
-        scheduler: str = "",
-        has_lease: bool = True,
     ) -> Due:
-        """Entries at the head of a lane that are due within `ahead_ms`, after waiting for the first to be due within
-        half of that.
+        """Entries after the cursor of a lane that are due within `ahead_ms`, after waiting for the first to be due
+        within half of that.
 
         Raises:
             NotFound: no such lane.
-            InvalidArgument: `after` is not a cursor of it.
+            InvalidArgument: it is no cursor of the lane.
         """
-        lane, clock = self._store.lanes[number], self._store.clock.clock
-        asking = Asking(scheduler, after, has_lease)
+        lane, clock = self._lanes[number], self._clock
         lane.attendance.begin(asking, clock.monotonic_ms())
         try:
-            return await self._pull_due(lane, after, max_count, max_bytes, wait_ms, ahead_ms)
+            return await self._pull_due(lane, asking.cursor, max_count, max_bytes, wait_ms, ahead_ms)
         finally:
             lane.attendance.end(asking, lane.cursor, clock.monotonic_ms())
 
@@ -362,8 +363,8 @@ class Reader:
         wait_ms: float,
         ahead_ms: int,
     ) -> Due:
-        clock = self._store.clock
-        give_up_ms = clock.clock.monotonic_ms() + wait_ms
+        clock = self._clock
+        give_up_ms = clock.monotonic_ms() + wait_ms
         while True:
             now_ms = clock.now_ms()
             head = lane.head(after, max_count, now_ms + ahead_ms)
@@ -376,7 +377,7 @@ class Reader:
                     if isinstance(due, Due):
                         return due
                     due_at_ms = due
-            left_ms = give_up_ms - clock.clock.monotonic_ms()
+            left_ms = give_up_ms - clock.monotonic_ms()
             if left_ms <= 0:
                 return Due(head.entries[:0], after, lane.reached)
             wake = asyncio.get_running_loop().create_future()

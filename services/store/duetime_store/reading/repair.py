@@ -22,11 +22,12 @@ from duetime_format import layout, record
 from duetime_format.errors import Damaged
 from duetime_format.units import FILLER_SIZE, UNIT_TYPE, due_of
 
+from duetime_store.lanes.alarm import ShardClock
 from duetime_store.lanes.lane import Lane
+from duetime_store.lanes.lanes import Lanes
 from duetime_store.log.commitlog import CommitLog
 from duetime_store.metrics import StoreMetrics
 from duetime_store.queues.consumequeue import ConsumeQueue
-from duetime_store.writing.store import Store
 
 log = sparing()
 
@@ -53,8 +54,10 @@ class Inspection:
 class Repair:
     """Inspects units, and rewrites wrong ones."""
 
-    def __init__(self, store: Store, metrics: StoreMetrics) -> None:
-        self._store = store
+    def __init__(self, log: CommitLog, lanes: Lanes, clock: ShardClock, metrics: StoreMetrics) -> None:
+        self._log = log
+        self._lanes = lanes
+        self._clock = clock
         self._metrics = metrics
 
     def inspect(self, queue: ConsumeQueue, offset: int, unit: Unit) -> Inspection:
@@ -70,8 +73,8 @@ class Repair:
                     break
         if found is None:
             return Inspection(unit, damage=damage)
-        data = self._store.log.read(found.position, found.size)
-        lane = self._store.lanes.of(queue)
+        data = self._log.read(found.position, found.size)
+        lane = self._lanes.of(queue)
         if lane is not None:
             due_at_ms = self._due_at_ms(lane, offset, due_of(tags), found, data)
             tags = due_at_ms if due_of(tags) == tags else -due_at_ms
@@ -95,12 +98,12 @@ class Repair:
 
     def _record_at(self, queue: ConsumeQueue, offset: int, position: int) -> tuple[record.Record | None, str, bool]:
         """(the unit's own record, if it is there intact; else the fault; whether the record there is its own)."""
-        head = layout.head_of(self._store.log.read(position, layout.PREFIX_BYTES))
+        head = layout.head_of(self._log.read(position, layout.PREFIX_BYTES))
         if head is None:
             return None, "no record there", False
         is_own = (head.queue, head.queue_offset, head.position) == (queue.queue, offset, position)
         try:
-            found = record.decode(self._store.log.read(position, min(max(head.size, 0), _RECORD_BYTES_MAX)))
+            found = record.decode(self._log.read(position, min(max(head.size, 0), _RECORD_BYTES_MAX)))
         except Damaged as error:
             return None, error.text, is_own
         if not is_own or found.topic != queue.topic:
@@ -115,17 +118,17 @@ class Repair:
             if self._is_head(queue, offset, place):
                 yield place
         low, high = self._between(queue, offset)
-        for place in _heads(self._store.log, low, min(high, low + SEARCH_BYTES_MAX)):
+        for place in _heads(self._log, low, min(high, low + SEARCH_BYTES_MAX)):
             if self._is_head(queue, offset, place):
                 yield place
 
     def _is_head(self, queue: ConsumeQueue, offset: int, position: int) -> bool:
-        head = layout.head_of(self._store.log.read(position, layout.PREFIX_BYTES)) if position >= 0 else None
+        head = layout.head_of(self._log.read(position, layout.PREFIX_BYTES)) if position >= 0 else None
         return head is not None and (head.queue, head.queue_offset, head.position) == (queue.queue, offset, position)
 
     def _between(self, queue: ConsumeQueue, offset: int) -> tuple[int, int]:
         """The log from the record of the previous unit to that of the next one, as far as their heads confirm them."""
-        low, high = self._store.log.min_position, self._store.published_end
+        low, high = self._log.min_position, self._log.published_end
         before, after = _unit(queue, offset - 1), _unit(queue, offset + 1)
         if after and self._is_head(queue, offset + 1, after[0]):
             high = after[0]
@@ -139,7 +142,7 @@ class Repair:
         record_ms = lane.due_at_ms(found)
         if record_ms == unit_ms or record.matches_crc_mark(data, len(found.properties)):
             return record_ms
-        low, high = lane.due_within(entry, self._store.clock.now_ms())
+        low, high = lane.due_within(entry, self._clock.now_ms())
         return max((due for due in (unit_ms, record_ms) if low <= due <= high), default=record_ms)
 
     def _rewrite(self, queue: ConsumeQueue, offset: int, wrong: Unit, right: Unit) -> None:

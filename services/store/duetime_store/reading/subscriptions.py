@@ -24,12 +24,13 @@ from duetime_core.limits.seats import Seats
 from duetime_core.limits.traffic import COUNTED_BYTES_MIN
 from duetime_format import limits
 
+from duetime_store.lanes.alarm import ShardClock
 from duetime_store.metrics import StoreMetrics
 from duetime_store.queues.consumequeue import ConsumeQueue
+from duetime_store.queues.queues import Queues
 from duetime_store.reading.filters import Filter, parsed
 from duetime_store.reading.reader import Pulled, Reader
 from duetime_store.reading.turns import Turns
-from duetime_store.writing.store import Store
 
 T = TypeVar("T")
 
@@ -69,7 +70,8 @@ class Subscriptions:
 
     def __init__(
         self,
-        store: Store,
+        queues: Queues,
+        clock: ShardClock,
         reader: Reader,
         turns: Turns,
         answers: Room,
@@ -78,7 +80,8 @@ class Subscriptions:
         subscriptions_max: int,
     ) -> None:
         """`answers`: the room for answers in progress."""
-        self.store = store
+        self._queues = queues
+        self.clock = clock
         self.reader = reader
         self.turns = turns
         self.answers = answers
@@ -135,7 +138,7 @@ class Subscriptions:
         request = await self.unless_ended(anext(requests, None))
         if request is None:
             raise InvalidArgument([Violation("topic", "is missing: the stream has no first request")])
-        find = self.store.queues.find
+        find = self._queues.find
         readings = [
             _Reading(one.queue, find(request.topic, one.shard_queue), one.offset, one.offset) for one in request.queues
         ]
@@ -213,7 +216,7 @@ class _Subscription:
                 await self._rest()
 
     def _left_ms(self) -> float:
-        return self._report_at_ms - self._shared.store.clock.clock.monotonic_ms()
+        return self._report_at_ms - self._shared.clock.monotonic_ms()
 
     def _report(self) -> list[pb.QueueNews]:
         unreported, self._unreported = self._unreported, {}
@@ -224,7 +227,7 @@ class _Subscription:
         self._arrival = asyncio.get_running_loop().create_future()
         try:
             if self._unreported:
-                await self._shared.store.clock.clock.wait_for(self._arrival, self._left_ms())
+                await self._shared.clock.wait_for(self._arrival, self._left_ms())
             else:
                 await self._arrival
         finally:
@@ -270,7 +273,7 @@ class _Subscription:
             return reading.message(records=found.records, in_range=found.in_range)
         if reading.offset != reading.reported and reading not in self._unreported:
             if not self._unreported:
-                self._report_at_ms = self._shared.store.clock.clock.monotonic_ms() + self._untold_ms
+                self._report_at_ms = self._shared.clock.monotonic_ms() + self._untold_ms
             self._unreported[reading] = None
         return None
 

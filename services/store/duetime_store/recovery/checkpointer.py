@@ -3,20 +3,17 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection
-from concurrent.futures import Executor
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import structlog
-from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError
 
 from duetime_store.files import configs
-from duetime_store.files.directory import StoreDirectory
 from duetime_store.files.gate import NO_FILES, NO_ROOM
+from duetime_store.files.worker import FileWorker
 from duetime_store.metrics import StoreMetrics
 from duetime_store.queues.queuedisk import FileQueue, Flush
 from duetime_store.queues.queuetable import Head, Row, TableFile
-from duetime_store.queues.topics import TopicFile
 from duetime_store.recovery import checkpoint
 from duetime_store.recovery.checkpoint import Checkpoint
 from duetime_store.recovery.recovery import checkpoint_of
@@ -26,14 +23,12 @@ from duetime_store.writing.store import Store
 
 log = structlog.get_logger()
 
-T = TypeVar("T")
-
 
 class Keeper(Protocol):
     """A part whose state goes into a file of its own, before the checkpoint."""
 
     def capture(self) -> Callable[[], Awaitable[None]] | None:
-        """Copies the changed state; None: nothing changed. The result writes the copy, or raises OSError."""
+        """Copies the changed state; None: nothing changed. The result writes it. Raises: OSError, DueTimeError."""
 
 
 class Checkpointer:
@@ -42,26 +37,24 @@ class Checkpointer:
     def __init__(
         self,
         store: Store,
-        directory: StoreDirectory,
+        worker: FileWorker,
         flusher: Flusher,
-        topics: TopicFile,
         table: TableFile,
         keeper: Keeper,
-        executor: Executor,
-        clock: Clock,
         metrics: StoreMetrics,
         *,
         interval_ms: int,
         log_bytes: int,
     ) -> None:
         self._store = store
-        self._directory = directory
+        self._log = store.log
+        self._queue_disk = store.queues.shared
+        self._clock = store.clock
+        self._worker = worker
+        self._directory = worker.directory
         self._flusher = flusher
-        self._topics = topics
         self._table = table
         self._keeper = keeper
-        self._executor = executor
-        self._clock = clock
         self._metrics = metrics
         self._interval_ms = interval_ms
         self._log_bytes = log_bytes
@@ -91,8 +84,8 @@ class Checkpointer:
 
     def published(self) -> None:
         """Call it after a publish: a checkpoint may be wanted before its time."""
-        start = self._written.position if self._written else self._store.log.min_position
-        if self._store.published_end - start >= self._log_bytes:
+        start = self._written.position if self._written else self._log.min_position
+        if self._log.published_end - start >= self._log_bytes:
             self._wanted.set()
 
     async def write(self) -> bool:
@@ -134,7 +127,7 @@ class Checkpointer:
         # Recovery reads no plans before the checkpoint. Records that relied on them so far are flushed with it.
         void_all(store)
         self._capture_rows()
-        flush = store.queues.shared.capture()
+        flush = self._queue_disk.capture()
         keep = self._keeper.capture()
         started = time.perf_counter()
         is_flushed = False
@@ -145,26 +138,22 @@ class Checkpointer:
                 return False
             if keep is not None:
                 await keep()
-            await self._topics.fold()
-            await self._run(self._work(point, await self._looked_rows()))
+            await self._worker.run(self._work(point, await self._looked_rows()))
         except (OSError, DueTimeError) as error:
             if isinstance(error, OSError):
                 self._metrics.flush_error(error)
             log.error("checkpoint failed; the next one runs on schedule", error=str(error))
             return False
         finally:
-            store.queues.shared.done(flush, failed=not is_flushed)
+            self._queue_disk.done(flush, failed=not is_flushed)
         self._written = point
         self._rows = {}
         self._metrics.checkpoint_seconds.observe(time.perf_counter() - started)
         return True
 
-    def _run(self, work: Callable[[], T]) -> Awaitable[T]:
-        return asyncio.get_running_loop().run_in_executor(self._executor, work)
-
     def _capture_rows(self) -> None:
         """Captures rows for the table of queues: the changed ones, or all if there is no table yet."""
-        queues, self._min_position = self._store.queues, self._store.log.min_position
+        queues, self._min_position = self._store.queues, self._log.min_position
         changed, queues.shared.changed = queues.shared.changed, {}
         if self._table.wants_all:
             self._rows = {}
@@ -173,8 +162,8 @@ class Checkpointer:
 
     async def _looked_rows(self) -> list[Row]:
         """The captured rows with the times of their flushed files, without queues written to in the meantime."""
-        shared, rows = self._store.queues.shared, list(self._rows.values())
-        looked = await self._run(lambda: self._table.with_times(rows, shared.file_bytes))
+        shared, rows = self._queue_disk, list(self._rows.values())
+        looked = await self._worker.run(lambda: self._table.with_times(rows, shared.file_bytes))
         return [
             row._replace(changed_ns=0) if queue in shared.changed else row
             for queue, row in zip(self._rows, looked, strict=True)
@@ -186,11 +175,11 @@ class Checkpointer:
         A failed flush can't be repeated: the pages may be gone, and no checkpoint may count their units. If a flush
         could not begin, for want of room or of descriptors, the next checkpoint tries again.
         """
-        shared = self._store.queues.shared
+        shared = self._queue_disk
         try:
-            await self._run(flush.write)
+            await self._worker.run(flush.write)
             shared.settle(flush.late)
-            await self._run(flush.run)
+            await self._worker.run(flush.run)
         except OSError as error:
             self._metrics.flush_error(error)
             if error.errno in NO_FILES or (error.errno in NO_ROOM and not flush.is_running):
@@ -203,7 +192,7 @@ class Checkpointer:
     def _work(self, point: Checkpoint, rows: Collection[Row]) -> Callable[[], None]:
         config, disk = self._directory.config, self._directory.disk
         offsets = dict(enumerate(point.watermarks, 1))
-        min_position, file_bytes = self._min_position, self._store.queues.shared.file_bytes
+        min_position, file_bytes = self._min_position, self._queue_disk.file_bytes
 
         def work() -> None:
             known = configs.read(config, configs.DELAY_OFFSETS)
@@ -215,7 +204,7 @@ class Checkpointer:
             checkpoint.write(disk, self._directory.checkpoint, point)
             try:
                 self._table.shorten()
-                self._store.log.prepare(point.position)
+                self._log.prepare(point.position)
             except OSError as error:
                 # The write that needs the segment tries again, and reports the outcome.
                 log.warning("cannot prepare the next segment or shorten the table of queues", error=str(error))

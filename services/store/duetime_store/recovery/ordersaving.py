@@ -2,25 +2,27 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Executor
 
+from duetime_store.files.worker import FileWorker
+from duetime_store.lanes.lanes import Lanes
 from duetime_store.lanes.order.order import Order, Saving
+from duetime_store.log.commitlog import CommitLog
 from duetime_store.recovery.checkpointer import Keeper
-from duetime_store.writing.store import Store
 
 
 class OrderKeeper:
     """A Keeper of the checkpointer."""
 
-    def __init__(self, store: Store, executor: Executor) -> None:
-        """`executor`: the checkpoints' thread."""
-        self._store = store
-        self._executor = executor
+    def __init__(self, lanes: Lanes, log: CommitLog, worker: FileWorker) -> None:
+        """`worker`: the checkpoints' thread."""
+        self._lanes = lanes
+        self._log = log
+        self._worker = worker
 
     def capture(self) -> Callable[[], Awaitable[None]] | None:
         """Captures everything published now. A lane that never had an entry has nothing to save."""
-        position = self._store.published_end
-        lanes = [lane for lane in self._store.lanes.timers() if lane.queue.max_offset]
+        position = self._log.published_end
+        lanes = [lane for lane in self._lanes.timers() if lane.queue.max_offset]
         savings = [(lane.order, lane.order.capture(position, lane.queue.max_offset)) for lane in lanes]
 
         async def write() -> None:
@@ -37,7 +39,7 @@ class OrderKeeper:
                 raise OSError("a run of a timer lane is not written")
             await asyncio.wrap_future(flushing)
             order.tend()
-        await asyncio.get_running_loop().run_in_executor(self._executor, order.write, saving)
+        await self._worker.run(order.write, saving)
         order.saved(saving)
 
 

@@ -40,7 +40,6 @@ from duetime_store.lanes.timerorder import Reach
 from duetime_store.lanes.timerrows import RowReader
 from duetime_store.log import idfile
 from duetime_store.log.commitlog import CommitLog, missing_text
-from duetime_store.log.newkeys import NewKeys
 from duetime_store.log.recent import RecentIds
 from duetime_store.queues import deletions
 from duetime_store.queues.consumequeue import ConsumeQueue
@@ -162,10 +161,7 @@ class _Recovery:
             self._clock,
             self._recent,
             self._ledger,
-            NewKeys(self._log.end) if self._settings.index else NewKeys(self._log.end, 0),
-            waiting_bytes_max=self._settings.waiting_bytes_max,
-            flush_stall_ms=self._settings.flush_stall_ms,
-            timer_lanes=self._settings.timer_lanes,
+            self._settings,
         )
         store.published_at_ms = max(self._replay.stored_at_ms, point.stored_at_ms if point else 0)
         store.recovered_from = self._report.from_position

@@ -69,6 +69,8 @@ class Checks:
         interval_ms: int,
     ) -> None:
         self._store = store
+        self._clock = store.clock
+        self._gate = store.gate
         self._table = table
         self._giving_up = giving_up
         self._alarm = alarm
@@ -85,7 +87,7 @@ class Checks:
     async def run(self) -> None:
         """Makes checks ready when they fall due, and wakes their waiters."""
         while True:
-            self._wake(self._table.turn(self._store.clock.now_ms()))
+            self._wake(self._table.turn(self._clock.now_ms()))
             self._giving_up.look()
             self._earlier = asyncio.get_running_loop().create_future()
             if self._table.next_due_ms != NEVER:
@@ -112,9 +114,9 @@ class Checks:
             ReadOnly: ends of transactions could not be stored.
         """
         _check_take(request)
-        self._store.gate.check_write()
+        self._gate.check_write()
         groups = list(dict.fromkeys(request.groups))
-        clock = self._store.clock.clock
+        clock = self._clock
         give_up_ms = clock.monotonic_ms() + min(request.wait_ms, WAIT_MS_MAX)
         waiter: _Waiter | None = None
         try:
@@ -147,7 +149,7 @@ class Checks:
                 del self.lines[group]
 
     def _take(self, groups: Sequence[str], count: int) -> list[store_pb2.TakenCheck]:
-        store, now_ms = self._store, self._store.clock.now_ms()
+        store, now_ms = self._store, self._clock.now_ms()
         rows = self._table.take(groups, count, now_ms, now_ms + self._interval_ms)
         if not len(rows.offsets):
             return []
@@ -183,15 +185,15 @@ class Checks:
             raise InvalidArgument(
                 [Violation("heard", f"{count} checks with `unheard`; the limit is {CHECKS_REPORTED_MAX}")]
             )
-        self._store.gate.check_write()
+        self._gate.check_write()
         self._heard(np.array(request.heard, np.int64))
-        unheard = self._table.unheard(np.array(request.unheard, np.int64), self._store.clock.now_ms())
+        unheard = self._table.unheard(np.array(request.unheard, np.int64), self._clock.now_ms())
         self._metrics.checks.labels("unheard").inc(len(unheard.offsets))
         await self._flusher.durable()
         return store_pb2.ReportChecksResponse()
 
     def _heard(self, offsets: Ints) -> None:
-        rows, now_ms = self._table.heard(offsets), self._store.clock.now_ms()
+        rows, now_ms = self._table.heard(offsets), self._clock.now_ms()
         self._metrics.checks.labels("heard").inc(len(rows.offsets))
         if len(rows.offsets):
             since = self._store.indexed.since(CHECKS_TOPIC)

@@ -348,7 +348,7 @@ class _Part:
         self.offset_list: list[int] = offsets.tolist()
         self.units = store.halves.units(offsets)
         self.tags = store.halves.tags(offsets, self.units)
-        self.found = found = read_halves(store, offsets, self.units)
+        self.found = found = read_halves(store.log, offsets, self.units)
         # Ends of open half messages with ids, groups and decisions that need no closer look.
         ids, decisions = ([column[index] for index in self.indices] for column in (asked.ids, asked.decisions))
         self.are_plain = ~are_ended(self.tags) & (asked.positions[indices] <= self.units["position"])

@@ -45,6 +45,9 @@ class GivingUp:
         keep_ms: int,
     ) -> None:
         self._store = store
+        self._log = store.log
+        self._clock = store.clock
+        self._halves = store.halves
         self._table = table
         self._alarm = alarm
         self._flusher = flusher
@@ -68,7 +71,7 @@ class GivingUp:
                     pass
                 self._wakes_at_ms = self._table.next_expiry_ms(self._keep_ms)
             except DueTimeError as error:
-                self._wakes_at_ms = self._store.clock.now_ms() + RETRY_MS
+                self._wakes_at_ms = self._clock.now_ms() + RETRY_MS
                 log.warning("transactions not given up yet", error=error.text)
             if self._wakes_at_ms != NEVER:
                 self._alarm.set(self._wakes_at_ms, self._woken)
@@ -80,18 +83,18 @@ class GivingUp:
         Raises:
             DueTimeError: they can't be stored now.
         """
-        now_ms = self._store.clock.now_ms()
+        now_ms = self._clock.now_ms()
         rows = self._table.take_exhausted(STEP_COUNT, now_ms, now_ms + RETRY_MS)
         if not len(rows.offsets):
             rows = self._table.expired(now_ms - self._keep_ms, STEP_COUNT)
-        units = self._store.halves.units(rows.offsets)
+        units = self._halves.units(rows.offsets)
         for first, stop in spans(units, STEP_BYTES, STEP_COUNT):
             self._store.gate.check_write()
             part = rows.part(first, stop)
             count = self._stage(part, units[first:stop])
             await self._flusher.durable()
             # Other ends may have come first, or the offsets have left the queue.
-            self._table.end(part.offsets[~self._store.halves.are_open(part.offsets)])
+            self._table.end(part.offsets[~self._halves.are_open(part.offsets)])
             self._metrics.given_up.inc(count)
             if count:
                 log.warning("transactions given up", count=count, first_offset=int(part.offsets[0]))
@@ -99,7 +102,7 @@ class GivingUp:
 
     def _stage(self, rows: Open, units: Units) -> int:
         """Stages the ends of the open ones. Returns their number."""
-        chosen = np.flatnonzero(self._store.halves.are_open(rows.offsets))
+        chosen = np.flatnonzero(self._halves.are_open(rows.offsets))
         offsets = rows.offsets[chosen].tolist()
         columns = zip(offsets, rows.checks[chosen].tolist(), units[chosen].tolist(), strict=True)
         copies = [self._copy(offset, position, size, checks) for offset, checks, (position, size, _) in columns]
@@ -116,7 +119,7 @@ class GivingUp:
 
     def _copy(self, offset: int, position: int, size: int, checks: int) -> bytes:
         """The record of the copy; empty: impossible."""
-        found = read_half(self._store, offset, position, size)
+        found = read_half(self._log, offset, position, size)
         try:
             if found is None:
                 raise Damaged("it can't be read")

@@ -22,13 +22,14 @@ from duetime_format.timers import java_long
 
 from duetime_store.finding.destinations import destination_of
 from duetime_store.finding.finder import Finder
-from duetime_store.queues.halfqueue import End
+from duetime_store.log.commitlog import CommitLog
+from duetime_store.queues.halfqueue import End, HalfQueue
+from duetime_store.queues.queues import Queues
 from duetime_store.reading.turns import Turns, Walk
 from duetime_store.transactions.ending import OPEN, STATES, not_found
 from duetime_store.transactions.reading import read_half, topic_of
 from duetime_store.transactions.results import Results
 from duetime_store.transactions.table import OpenTransactions
-from duetime_store.writing.store import Store
 
 # Rows read in one piece of a step, and the maximum for one page, which then ends with its results and a token.
 _PIECE = 64
@@ -58,9 +59,20 @@ class Looking:
     """Serves both calls."""
 
     def __init__(
-        self, store: Store, table: OpenTransactions, results: Results, finder: Finder, turns: Turns, *, shard: int
+        self,
+        log: CommitLog,
+        queues: Queues,
+        halves: HalfQueue,
+        table: OpenTransactions,
+        results: Results,
+        finder: Finder,
+        turns: Turns,
+        *,
+        shard: int,
     ) -> None:
-        self._store = store
+        self._log = log
+        self._queues = queues
+        self._halves = halves
         self._table = table
         self._results = results
         self._finder = finder
@@ -84,15 +96,15 @@ class Looking:
             offset = request.half.offset
         else:
             raise InvalidArgument([Violation("half", "neither it nor message_id is set")])
-        position, size, end = self._store.halves.published(offset)
-        found = read_half(self._store, offset, position, size)
+        position, size, end = self._halves.published(offset)
+        found = read_half(self._log, offset, position, size)
         if not size or (found is None and end is None):
             raise not_found(offset)
         if found is not None and request.half.position > position:
             raise not_found(offset, f" at {request.half.position}")
         response = store_pb2.GetHalfResponse(half=self._described(offset, position, found, end))
         if found is not None:
-            response.record = self._store.read_record(position, size)
+            response.record = self._log.read_record(position, size)
         if end is not None and end.code == COMMITTED:
             _, sent = self._results.at(end.position, response.half.transaction.message_id)
             response.sent.CopyFrom(sent)
@@ -107,7 +119,7 @@ class Looking:
         found = [one for one in seen if one.record.topic == HALF_TOPIC and topic in ("", one.real_topic)]
         if not found:
             raise NotFound(f"no transaction of message {message_id} is known", reason="TRANSACTION_NOT_FOUND")
-        kept = [one for one in found if destination_of(self._store, one)]
+        kept = [one for one in found if destination_of(self._queues.deletions, one)]
         topics = {one.real_topic for one in kept}
         if not topic and len(topics) > 1:
             raise Ambiguous(message_id, sorted(topics))
@@ -138,8 +150,7 @@ class Looking:
 
     def _read(self, position: int) -> Record | None:
         """The record that a mark names; None: it has left the log."""
-        store = self._store
-        if not store.log.min_position <= position < store.published_end:
+        if not self._log.is_published(position):
             return None
         seen = self._finder.read(position, expected=False)
         return None if seen is None else seen.record
@@ -173,12 +184,12 @@ class Looking:
             rows = self._table.page(place - 1, request.group, _PIECE)
             if not len(rows.offsets):
                 return None
-            units = self._store.halves.units(rows.offsets)
+            units = self._halves.units(rows.offsets)
             for offset, (position, size, _) in zip(rows.offsets.tolist(), units.tolist(), strict=True):
                 if page.is_full:
                     return place
                 place = offset + 1
-                found = read_half(self._store, offset, position, size)
+                found = read_half(self._log, offset, position, size)
                 if found is None:
                     continue
                 if request.prepared_before_ms and found.stored_at_ms >= request.prepared_before_ms:
@@ -190,7 +201,7 @@ class Looking:
 
     async def _given_up(self, page: _Page, place: int, walk: Walk) -> int | None:
         """As `_open`; `place` is one of TRANS_CHECK_MAX_TIME_TOPIC."""
-        queue = self._store.queues.known(GIVEN_UP_TOPIC.encode(), 0)
+        queue = self._queues.known(GIVEN_UP_TOPIC.encode(), 0)
         if queue is None:
             return None
         for _ in range(LOOK_MAX // _PIECE):
@@ -211,16 +222,16 @@ class Looking:
     def _half_given_up(self, position: int, size: int) -> store_pb2.HalfTransaction | None:
         """None: it has been ended since, or has left the log."""
         try:
-            copy = record.decode(self._store.read_record(position, size))
+            copy = record.decode(self._log.read_record(position, size))
         except Damaged:
             return None
         offset = halves.half_of(copy.properties)
         if offset is None:
             return None
-        half_position, half_size, end = self._store.halves.published(offset)
+        half_position, half_size, end = self._halves.published(offset)
         if end is None or end.code != GIVEN_UP:
             return None
-        found = read_half(self._store, offset, half_position, half_size)
+        found = read_half(self._log, offset, half_position, half_size)
         half = self._described(offset, half_position, found or copy, end)
         half.transaction.checks = halves.checks_of(copy.properties)
         half.transaction.ended_at_ms = copy.stored_at_ms

@@ -14,8 +14,8 @@ from duetime_format.record import Record
 from duetime_format.timers import java_long
 from duetime_format.units import Ints, Units
 
+from duetime_store.log.commitlog import CommitLog
 from duetime_store.reading.gather import Expected, gather
-from duetime_store.writing.store import Store
 
 _TOPIC = HALF_TOPIC.encode()
 _REAL_TOPIC = record.REAL_TOPIC.encode()
@@ -51,22 +51,22 @@ class Halves:
         return [self.data[ends[index] - self.sizes[index] : ends[index]] for index in chosen]
 
 
-def read_halves(store: Store, offsets: Ints, units: Units) -> Halves:
+def read_halves(log: CommitLog, offsets: Ints, units: Units) -> Halves:
     """The half messages that units name."""
     sizes = np.zeros(len(units), np.int64)
     parts: list[bytes] = []
-    inside = (units["size"] > 0) & (units["position"] >= store.log.min_position)
-    rows = np.flatnonzero(inside & (units["position"] < store.published_end))
+    inside = (units["size"] > 0) & (units["position"] >= log.min_position)
+    rows = np.flatnonzero(inside & (units["position"] < log.published_end))
     at = 0
     while at < len(rows):
         part = rows[at:]
-        data, count = gather(store.log, units[part], Expected(_TOPIC, 0, offsets[part]))
+        data, count = gather(log, units[part], Expected(_TOPIC, 0, offsets[part]))
         taken = part[: max(count, 1)]
         if not count:
             # It is not in this span, or needs a closer look.
             position, size, _ = units[part[0]].item()
-            half = read_half(store, int(offsets[part[0]]), position, size)
-            data = b"" if half is None else store.read_record(position, size)
+            half = read_half(log, int(offsets[part[0]]), position, size)
+            data = b"" if half is None else log.read_record(position, size)
         if data:
             parts.append(data)
             sizes[taken] = units["size"][taken]
@@ -89,12 +89,12 @@ def _columns(data: bytes, sizes: list[int]) -> Halves:
     return Halves(data, sizes, ids, groups, topics, queue_numbers, delays[0], delayed)
 
 
-def read_half(store: Store, offset: int, position: int, size: int) -> Record | None:
+def read_half(log: CommitLog, offset: int, position: int, size: int) -> Record | None:
     """The half record that a unit names; None: it has left the log, or is damaged."""
-    if not size or not store.log.min_position <= position < store.published_end:
+    if not size or not log.is_published(position):
         return None
     try:
-        found = record.decode(store.read_record(position, size))
+        found = record.decode(log.read_record(position, size))
     except Damaged:
         return None
     is_it = (found.topic, found.queue, found.queue_offset, found.position) == (HALF_TOPIC, 0, offset, position)

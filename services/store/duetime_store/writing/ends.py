@@ -14,6 +14,7 @@ from duetime_format.record import Record
 from duetime_format.units import Ints
 
 from duetime_store.lanes.lane import Lane
+from duetime_store.lanes.lanes import Lanes
 from duetime_store.writing.staging import OK, Outcome
 from duetime_store.writing.store import Store
 
@@ -21,9 +22,9 @@ from duetime_store.writing.store import Store
 RECORD_BYTES = 256 * 1024 // END_BYTES * END_BYTES
 
 
-def state_of(store: Store, number: int, entry: int) -> int:
+def state_of(lanes: Lanes, number: int, entry: int) -> int:
     """PENDING, RESTORED, CANCELLED or UNKNOWN (lanes/lane.py)."""
-    return int(store.lanes[number].states(np.array([entry]))[0])
+    return int(lanes[number].states(np.array([entry]))[0])
 
 
 def cancel(store: Store, ended: Sequence[tuple[Lane, Ints, Ints]]) -> None:

@@ -83,6 +83,10 @@ class Flusher:
         if durable is not None:
             await durable
 
+    def when_events_durable(self) -> "asyncio.Future[None] | None":
+        """See Store."""
+        return self._store.when_events_durable()
+
     async def events_durable(self) -> None:
         """Returns once every group event so far is durable."""
         durable = self._store.when_events_durable()

@@ -43,6 +43,7 @@ class Holding:
 
     def __init__(self, store: Store, flusher: Flusher, alarm: Alarm, *, bytes_max: int) -> None:
         self._store = store
+        self._clock = store.clock
         self._flusher = flusher
         self._alarm = alarm
         self._bytes_max = bytes_max
@@ -85,7 +86,7 @@ class Holding:
                 return outcome, durable
         finally:
             self._bytes -= len(records)
-            lane.attendance.end_put(self._store.clock.clock.monotonic_ms())
+            lane.attendance.end_put(self._clock.monotonic_ms())
 
     async def _stage(self, intake: Intake, lane: Lane, entries: Ints, is_own: bool) -> Outcome:
         try:
@@ -106,7 +107,7 @@ class Holding:
             self._store.gate.check_write()
             if parts and undone_count != self._store.undone_count:
                 raise DiskFull("the disk had no room for records of this put")
-            now_ms = self._store.clock.now_ms()
+            now_ms = self._clock.now_ms()
             are_later = dues[done:] > now_ms
             first_later = done + int(are_later.argmax()) if are_later.any() else intake.count
             is_near = first_later < intake.count and dues[first_later] <= now_ms + AHEAD_MS_MAX
@@ -123,7 +124,7 @@ class Holding:
                 break
             promised = max(done, promised)
             moment_ms = self._promise_at_ms(dues, promised)
-            if moment_ms > self._store.clock.now_ms():
+            if moment_ms > self._clock.now_ms():
                 held = Head(entries[done:], units[done:])
                 is_next = await self._until(lane, held, min(int(dues[done]), moment_ms))
             elif has_staged and (taken := self._store.when_taken()) is not None:
@@ -145,7 +146,7 @@ class Holding:
     def _promise(self, intake: Intake, lane: Lane, entries: Ints, dues: Ints, done: int, first: int) -> int:
         """Promises places to the records from `first` that are due soon; records from `done` to `first` have promises.
         Returns the index of the first unexamined record."""
-        by_ms = self._store.clock.now_ms() + PLAN_MS_MAX
+        by_ms = self._clock.now_ms() + PLAN_MS_MAX
         # One at least: callers may name entries in any order.
         stop = first + max(int(np.searchsorted(dues[first:], by_ms, "right")), 1)
         gone = np.flatnonzero(~lane.fence(entries[done:stop]).is_next[first - done :])
@@ -163,7 +164,7 @@ class Holding:
         lane.wake_before(held, moment)
         try:
             await moment
-            return self._store.clock.now_ms() >= at_ms
+            return self._clock.now_ms() >= at_ms
         finally:
             lane.leave(moment)
             moment.cancel()

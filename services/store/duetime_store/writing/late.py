@@ -1,17 +1,15 @@
 """Writes late units: those that could not be written when their records became durable."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Executor
 from functools import partial
 
 import structlog
 from duetime_core.clock import Clock
 
 from duetime_store.files.gate import NO_FILES
+from duetime_store.files.worker import FileWorker
 from duetime_store.metrics import StoreMetrics
-from duetime_store.queues.queuedisk import Written, write_units
-from duetime_store.writing.store import Store
+from duetime_store.queues.queuedisk import QueueDisk, Written, write_units
 
 log = structlog.get_logger()
 
@@ -22,17 +20,17 @@ PAUSE_MS = 1_000
 
 
 class LateWriter:
-    """The loop, and one round of it on demand. Belongs to the event loop's thread; `executor` writes."""
+    """The loop, and one round of it on demand. Belongs to the event loop's thread; `worker` writes."""
 
-    def __init__(self, store: Store, executor: Executor, clock: Clock, metrics: StoreMetrics) -> None:
-        self._store = store
-        self._executor = executor
+    def __init__(self, queues: QueueDisk, worker: FileWorker, clock: Clock, metrics: StoreMetrics) -> None:
+        self._queues = queues
+        self._worker = worker
         self._clock = clock
         self._metrics = metrics
 
     async def run(self, trouble: Callable[[OSError], Awaitable[None]]) -> None:
         """Calls `trouble` with errors that keep units from being written, except a lack of descriptors."""
-        shared = self._store.queues.shared
+        shared = self._queues
         while True:
             await shared.late_added.wait()
             shared.late_added.clear()
@@ -49,14 +47,14 @@ class LateWriter:
 
     async def write(self) -> None:
         """Writes the units that are late now. Raises: OSError: not all are written."""
-        shared = self._store.queues.shared
+        shared = self._queues
         waiting = list(shared.late)
         for first in range(0, len(waiting), STEP_QUEUES):
             late = [queue.late_units() for queue in waiting[first : first + STEP_QUEUES] if queue in shared.late]
             written = Written()
             work = partial(write_units, shared.disk, late, written, flush=not shared.syncs_whole)
             try:
-                await asyncio.get_running_loop().run_in_executor(self._executor, work)
+                await self._worker.run(work)
             finally:
                 shared.took(written)
             shared.settle(late)

@@ -19,7 +19,7 @@ class ShardCollector(Collector):
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._since_ms = store.clock.clock.monotonic_ms()
+        self._since_ms = store.clock.monotonic_ms()
 
     def collect(self) -> Iterable[GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily]:
         store = self._store
@@ -34,7 +34,7 @@ class ShardCollector(Collector):
         unasked = GaugeMetricFamily(
             "duetime_store_lane_unasked_seconds", "Time since a scheduler last asked for due entries", labels=["lane"]
         )
-        now_ms, monotonic_ms = store.clock.now_ms(), store.clock.clock.monotonic_ms()
+        now_ms, monotonic_ms = store.clock.now_ms(), store.clock.monotonic_ms()
         for lane in store.lanes:
             label = [str(lane.number)]
             oldest = lane.dues(now_ms)[0]

@@ -3,7 +3,7 @@
 Sends are rejected while less is free: otherwise a disk full of delayed messages could not deliver them.
 """
 
-from duetime_store.writing.store import Store
+from duetime_store.lanes.lanes import Lanes
 
 # A restored message's unit, its index entries, and the maximum growth of its record.
 EXTRA_BYTES = 128
@@ -14,15 +14,15 @@ MARGIN = 1 / 32
 class RestoreRoom:
     """The space that restoring all pending messages takes, as counted by the lanes."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, lanes: Lanes) -> None:
+        self._lanes = lanes
         # Values of the last count.
         self.needed_bytes = 0
         self.pending_count = 0
 
     async def count(self) -> None:
         needed = pending = 0
-        for lane in self._store.lanes:
+        for lane in self._lanes:
             size, count = await lane.measure()
             needed += size + count * EXTRA_BYTES
             pending += count

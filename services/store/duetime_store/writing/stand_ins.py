@@ -8,9 +8,10 @@ from duetime_core.errors import Violation, refuse
 from duetime_format.errors import within
 from duetime_format.limits import MEMBER_CHARS_MAX
 
+from duetime_store.lanes.alarm import ShardClock
 from duetime_store.lanes.lane import Lane
+from duetime_store.lanes.lanes import Lanes
 from duetime_store.metrics import StoreMetrics
-from duetime_store.writing.store import Store
 
 log = structlog.get_logger()
 
@@ -21,17 +22,18 @@ SPAN_MS_MAX = 600_000
 class StandIns:
     """Answers StandIn calls. Knows only events since the store started."""
 
-    def __init__(self, store: Store, metrics: StoreMetrics) -> None:
-        self._store = store
+    def __init__(self, lanes: Lanes, clock: ShardClock, metrics: StoreMetrics) -> None:
+        self._lanes = lanes
+        self._clock = clock
         self._metrics = metrics
-        self._since_ms = store.clock.clock.monotonic_ms()
+        self._since_ms = clock.monotonic_ms()
         self._pauses_known = False
 
     def answer(self, request: store_pb2.StandInRequest) -> store_pb2.StandInResponse:
         """Raises: InvalidArgument."""
         _check(request)
         self._pause(request.paused, is_new=request.pauses_are_new)
-        now_ms, lanes = self._store.clock.clock.monotonic_ms(), self._store.lanes
+        now_ms, lanes = self._clock.monotonic_ms(), self._lanes
         leave = [
             level
             for level in request.serving
@@ -53,7 +55,7 @@ class StandIns:
         if not is_new and (self._pauses_known or not paused):
             return
         self._pauses_known = True
-        for lane in self._store.lanes:
+        for lane in self._lanes:
             lane.attendance.paused = lane.number in paused
 
     def _is_to_leave(self, lane: Lane, scheduler: str, now_ms: float, within_ms: float) -> bool:
@@ -65,7 +67,7 @@ class StandIns:
         if lane.attendance.unasked_ms(lane.cursor, now_ms, self._since_ms) < request.unasked_ms:
             return False
         due_at_ms = lane.next_due_at_ms()
-        return due_at_ms is not None and due_at_ms <= self._store.clock.now_ms() + request.ahead_ms
+        return due_at_ms is not None and due_at_ms <= self._clock.now_ms() + request.ahead_ms
 
 
 def _check(request: store_pb2.StandInRequest) -> None:

@@ -32,6 +32,7 @@ from duetime_store.log.recent import RecentIds
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.queues.halfqueue import HalfQueue
 from duetime_store.queues.queues import Queues
+from duetime_store.settings import StoreSettings
 from duetime_store.writing.batches import among, faults_of, marks_of, refuse_partly_stored, refuse_whole, runs_of
 from duetime_store.writing.closing import Closing
 from duetime_store.writing.faults import Taken, restored_faults, sent_faults
@@ -66,42 +67,36 @@ class Store:
         clock: ShardClock,
         recent: RecentIds,
         ledger: Ledger,
-        new_keys: NewKeys,
-        *,
-        waiting_bytes_max: int,
-        flush_stall_ms: int,
-        timer_lanes: int,
+        settings: StoreSettings,
     ) -> None:
         self.log = log
         self.queues = queues
         self.history = history
         self.levels = history.current
-        self._timer_lanes = timer_lanes
+        self._timer_lanes = settings.timer_lanes
         self.clock = clock
         self.recent = recent
         self.ledger = ledger
-        self.new_keys = new_keys
+        self.new_keys = NewKeys(log.end) if settings.index else NewKeys(log.end, 0)
         self.originals = Originals(log, self._refusal)
         self.lanes = Lanes()
         self.halves = HalfQueue(queues)
         self.repeats = Repeats(history, recent, clock, queues.deletions, self.lanes, self.halves)
-        self.closing = Closing(queues, clock.clock)
-        self.gate = Gate(clock.clock, flush_stall_ms)
+        self.closing = Closing(queues, clock)
+        self.gate = Gate(clock, settings.flush_stall_ms)
         # Events of consumer groups; the next batch writes them to the log.
         self.journal = Journal()
         self.indexed = IndexedJournals(queues, log)
         self._events_undone = False
         self.undone_count = 0  # how often staged records were taken back
         self.quarantined_count = 0
-        self._waiting_bytes_max = waiting_bytes_max
-        self.promises = Promises(clock.clock.monotonic_ms)
-        # Records before it are durable (async mode: written; or see promises.py), in their queues and visible.
-        self.published_end = log.end
+        self._waiting_bytes_max = settings.waiting_bytes_max
+        self.promises = Promises(clock.monotonic_ms)
+        log.published_end = log.end
         self.recovered_from = 0  # the checkpoint that the start trusted covers records before it
         # Start of the published records that rely on promises. None: all are durable.
         self._owed_from: int | None = None
-        # Store time of the last record before it.
-        self.published_at_ms = 0
+        self.published_at_ms = 0  # store time of the last published record
         self._end = log.end
         self._waiting_bytes = 0
         self._staged = FlushBatch()
@@ -227,7 +222,7 @@ class Store:
     @property
     def visible_log(self) -> VisibleLog:
         """The log, including staged records."""
-        return VisibleLog(self.log, self.published_end, (self._staged, self._flushing))
+        return VisibleLog(self.log, self.log.published_end, (self._staged, self._flushing))
 
     def stage_sent(self, intake: Intake, outcome: Outcome) -> Ints:
         """Stages records without faults (writing/faults.py). Returns their positions."""
@@ -428,8 +423,8 @@ class Store:
         self.new_keys.publish(batch.keys)
         self._flushing = None
         if batch.is_promised and self._owed_from is None:
-            self._owed_from = self.published_end
-        self.published_end, self.published_at_ms = batch.end, batch.stored_at_ms
+            self._owed_from = self.log.published_end
+        self.log.published_end, self.published_at_ms = batch.end, batch.stored_at_ms
         self._waiting_bytes -= batch.size
         self._events_undone &= not batch.entries
         for callback in batch.settles:
@@ -459,7 +454,7 @@ class Store:
             callers += self._undo_events(batch)
         wake(self._staged.taken)
         self._flushing, self._staged = None, FlushBatch()
-        self._end = self.published_end
+        self._end = self.log.published_end
         self.recent.cut(self._end)
         self._waiting_bytes = 0
         self._events_undone = bool(self.journal.entries)
@@ -484,14 +479,19 @@ class Store:
         return error
 
     @property
+    def published_end(self) -> int:
+        """See CommitLog."""
+        return self.log.published_end
+
+    @property
     def durable_end(self) -> int:
         """A power cut keeps the log up to here (async mode: may not); readers see it up to `published_end`."""
-        return self.published_end if self._owed_from is None else self._owed_from
+        return self.log.published_end if self._owed_from is None else self._owed_from
 
     def flushed(self, end: int) -> None:
         """Notes that all published records before `end` are durable."""
         if self._owed_from is not None and end > self._owed_from:
-            self._owed_from = end if end < self.published_end else None
+            self._owed_from = end if end < self.log.published_end else None
             wake(self._publish_waiters)
             self._publish_waiters.clear()
 

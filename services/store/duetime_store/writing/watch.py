@@ -2,15 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Executor
-from pathlib import Path
 
 import structlog
 from duetime_core.clock import Clock
 
-from duetime_store.files.disk import Disk, Space
+from duetime_store.files.disk import Space
 from duetime_store.files.gate import NO_FILES, NO_ROOM
 from duetime_store.files.reserve import Reserve
+from duetime_store.files.worker import FileWorker
 from duetime_store.metrics import StoreMetrics
 from duetime_store.writing.late import LateWriter
 from duetime_store.writing.room import RestoreRoom
@@ -28,10 +27,8 @@ class DiskWatch:
         self,
         store: Store,
         late: LateWriter,
-        disk: Disk,
-        root: Path,
+        worker: FileWorker,
         reserve: Reserve,
-        executor: Executor,
         clock: Clock,
         metrics: StoreMetrics,
         *,
@@ -41,14 +38,15 @@ class DiskWatch:
         self._fill_count = 0
         self._giving_back = False
         self._store = store
+        self._gate = store.gate
         self._late = late
-        self._disk = disk
-        self._root = root
-        self._executor = executor
+        self._disk = worker.directory.disk
+        self._root = worker.directory.root
+        self._worker = worker
         self._clock = clock
         self._metrics = metrics
         self._used_max = used_max
-        self._room = RestoreRoom(store)
+        self._room = RestoreRoom(store.lanes)
 
     async def run(self) -> None:
         while True:
@@ -63,7 +61,7 @@ class DiskWatch:
             return
         fill_count = self._fill_count
         try:
-            space, held = await asyncio.get_running_loop().run_in_executor(self._executor, self._measure)
+            space, held = await self._worker.run(self._measure)
         except OSError as error:
             log.error("can't inspect the disk", path=str(self._root), error=str(error))
             return
@@ -72,11 +70,11 @@ class DiskWatch:
         self._metrics.disk_used_max.set(self._used_max)
         # If a write has found no room in the meantime, this measurement is outdated.
         if fill_count == self._fill_count:
-            self._store.gate.fill(await self._why_full(space, held=held))
+            self._gate.fill(await self._why_full(space, held=held))
 
     def _measure(self) -> tuple[Space, bool]:
         space = self._disk.space(self._root)
-        held = bool(self._store.gate.failed) or self._reserve.make(space)
+        held = bool(self._gate.failed) or self._reserve.make(space)
         return space, held
 
     async def _why_full(self, space: Space, *, held: bool) -> str:
@@ -87,7 +85,7 @@ class DiskWatch:
             await self._late.write()
         except OSError as error:
             if error.errno in NO_FILES:
-                return self._store.gate.full
+                return self._gate.full
             if error.errno not in NO_ROOM:
                 self._store.fail(f"writing queue units: {error.strerror or error}")
             return self._full_text(f"writing queue units: {error.strerror or error}")
@@ -107,7 +105,7 @@ class DiskWatch:
         """Rejects sends because a write found no room. `give_back` comes next."""
         self._fill_count += 1
         self._giving_back = True
-        self._store.gate.fill(self._full_text(why))
+        self._gate.fill(self._full_text(why))
 
     def give_back(self) -> None:
         """Frees the reserve's room for writes. Blocking."""
@@ -121,7 +119,7 @@ class DiskWatch:
 
     async def report(self, set_serving: Callable[[bool], Awaitable[None]]) -> None:
         """Logs each change of state and sets health: a full shard serves, a failed one does not."""
-        gate = self._store.gate
+        gate = self._gate
         reported: set[str] = set()
         serving = True
         while True:
