@@ -76,7 +76,7 @@ class Drained:
             # A damaged restored record is restored again; later ones exist.
             assert {OK, DUPLICATE} >= set(outcome.statuses), (outcome.statuses, outcome.faults)
             # Those after it may be restored already.
-            assert lane.watermark >= batch.end
+            assert lane.watermark >= batch.first + batch.count
 
     def _due(self, level: int) -> Due:
         async def ask() -> Due:
