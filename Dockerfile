@@ -31,6 +31,7 @@ COPY pyproject.toml ./
 RUN touch README.md
 COPY format format
 COPY core core
+COPY shard shard
 COPY sdk sdk
 COPY services services
 COPY spark spark

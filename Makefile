@@ -17,7 +17,7 @@ RUNNING := -e './sdk[cli]' -e .
 ALL := -e './sdk[cli]' -e '.[spark,dev]'
 # RocketMQ's messages, in a descriptor pool of their own.
 WIRE := services/producer_gw/duetime_gateway/rocketmq/wire
-SOURCES := format sdk core services spark console deploy tests bench examples
+SOURCES := format sdk core shard services spark console deploy tests bench examples
 TWINS := $(wildcard format/*/*.p?[xd] services/*/*/_*.pyx services/*/*/*/_*.pyx spark/*/*/_*.p??)
 
 # Runs a proof and records its result; the command finds a seed in SEED.

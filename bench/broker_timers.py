@@ -22,13 +22,13 @@ from struct import Struct
 import numpy as np
 import numpy.typing as npt
 from duetime_core.clock import SystemClock
-from duetime_core.ondisk.brokertimers import CHECK_BYTES, CHECK_FILE
 from duetime_format import layout, record
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.names import TIMER_TOPIC
 from duetime_format.properties import encode_properties
 from duetime_format.record import Record, tags_code
 from duetime_format.units import UNIT_TYPE
+from duetime_shard.brokers.timers import CHECK_BYTES, CHECK_FILE
 from duetime_store.files.directory import StoreDirectory
 from duetime_store.lanes.alarm import ShardClock
 from duetime_store.offline.transfer import import_directory

@@ -57,7 +57,7 @@ def jobs(root: Path, master: str, rounds: int, shards: int) -> dict[str, Any]:
     Several shards read the directory as many times: the backlog of a disk that does not exist.
     """
     from duetime_spark.moment import take_moment
-    from duetime_spark.running import Order, run, tables
+    from duetime_spark.running import JobOptions, run, tables
     from duetime_spark.session import start
 
     meanwhile, watch = Meanwhile(), Tree(os.getpid())
@@ -73,7 +73,7 @@ def jobs(root: Path, master: str, rounds: int, shards: int) -> dict[str, Any]:
     backlog: list[Took] = []
     for _ in range(rounds):
         with _timed(backlog):
-            outcome = run(spark, Order("backlog"), take_moment(sources))
+            outcome = run(spark, JobOptions("backlog"), take_moment(sources))
     found["pending"] = outcome.to_dict()["pending_count"]
     found["backlog"] = _figures(backlog, found["pending"])
 

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from duetime_core.ondisk.history import LevelHistory
 from duetime_format import layout, record
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.properties import encode_properties
 from duetime_format.units import UNIT, UNIT_TYPE
+from duetime_shard.history import LevelHistory
 from duetime_store.files import configs
 from duetime_store.files.directory import save_history
 from duetime_store.files.disk import Disk

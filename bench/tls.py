@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from duetime import Tls
-from duetime.client.connection import Connection
+from duetime.client.connection import GatewayConnection
 from duetime.client.tokens import TOKEN_VARIABLE
 from duetime.v1 import gateway_pb2
 from rich.console import Console
@@ -46,7 +46,7 @@ class Way:
     tls: Tls | None = None
 
     async def make_topic(self) -> None:
-        connection = Connection(self.cluster.cluster.address, self.token, self.tls)
+        connection = GatewayConnection(self.cluster.cluster.address, self.token, self.tls)
         try:
             request = gateway_pb2.CreateTopicRequest(name=TOPIC, queue_count=8)
             await connection.call("CreateTopic", request, CALL_TIMEOUT_S)

@@ -23,7 +23,7 @@ from duetime.v1 import consumer_pb2, store_pb2, store_pb2_grpc
 from duetime_core.clock import SystemClock
 from duetime_core.rpc.serving import make_channel
 from duetime_format import events, record
-from duetime_format.events import Key
+from duetime_format.events import PlaceKey
 from duetime_format.names import GROUPS_TOPIC, retry_topic
 from duetime_format.properties import encode_properties, value_of
 from duetime_format.ranges import ranges
@@ -33,7 +33,7 @@ from duetime_store.log.journal import Journal, event_records
 from duetime_store.node import StoreNode
 from duetime_store.settings import StoreSettings
 from duetime_store.writing.indexed import IndexedJournals
-from duetime_store.writing.staging import Outcome
+from duetime_store.writing.staging import PutOutcome
 from rich.console import Console
 from rich.table import Table
 
@@ -51,10 +51,10 @@ class At:
     """A group's offset in a queue."""
 
     number: int
-    key: Key
+    key: PlaceKey
 
 
-PLACE, RETRIED = At(1, Key(GROUP, TOPIC, TOPIC, 0)), At(2, Key(GROUP, TOPIC, RETRY, 0))
+PLACE, RETRIED = At(1, PlaceKey(GROUP, TOPIC, TOPIC, 0)), At(2, PlaceKey(GROUP, TOPIC, RETRY, 0))
 
 
 class Filling:
@@ -78,10 +78,10 @@ class Filling:
         self.lease += 1
         now_ms, one = self.store.clock.now_ms(), ranges([offset])
         fixed = place.number, self.lease, now_ms, now_ms + 30_000, RETRIES, False, False, 1, offset, offset + 1
-        given = events.Give(*fixed, (), one)
-        end: events.Event = events.End(place.number, self.lease, one)
+        given = events.GiveEvent(*fixed, (), one)
+        end: events.GroupEvent = events.EndEvent(place.number, self.lease, one)
         if copy is not None:
-            end = events.Settle(place.number, self.lease, offset, copy)
+            end = events.SettleEvent(place.number, self.lease, offset, copy)
         journal = Journal()
         journal.add(given, place)
         journal.add(end, place)
@@ -91,7 +91,7 @@ class Filling:
     async def stage(self, records: list[bytes]) -> None:
         """Returns when they are durable."""
         before = self.journal.max_offset
-        self.store.stage_sent(parse(b"".join(records)), Outcome([], stored_at_ms=self.store.clock.now_ms()))
+        self.store.stage_sent(parse(b"".join(records)), PutOutcome([], stored_at_ms=self.store.clock.now_ms()))
         future = self.store.when_durable()
         self.node.parts.flusher.wake()
         if future is not None:

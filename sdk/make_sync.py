@@ -45,7 +45,7 @@ class Source:
 
     module: str
     name: str
-    base: str = "Closing"
+    base: str = "SyncClient"
     threads: str = SHARED
     client: str = ""
     """The class that the twin runs; empty: the asynchronous class itself."""
@@ -62,9 +62,9 @@ class Source:
 
 
 SOURCES = (
-    Source("sending.transaction", "AsyncTransaction", base="InBlock", threads=UNSHARED, made=True),
-    Source("sending.producer", "AsyncProducer", base="Sending", by_hand=("send_message",), copied=("send",)),
-    Source("consuming.puller", "AsyncPuller", base="Following", threads=UNSHARED, client="BufferedPuller"),
+    Source("sending.transaction", "AsyncTransaction", base="ScopedClient", threads=UNSHARED, made=True),
+    Source("sending.producer", "AsyncProducer", base="SyncSender", by_hand=("send_message",), copied=("send",)),
+    Source("consuming.puller", "AsyncPuller", base="IterablePuller", threads=UNSHARED, client="BufferedPuller"),
     Source("consuming.receiver", "AsyncReceiver"),
     Source("finding.finder", "AsyncFinder"),
     Source("finding.dead_letters", "AsyncDeadLetters"),

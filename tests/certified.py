@@ -5,10 +5,10 @@ from pathlib import Path
 
 from duetime.cli.authority import LOOPBACK, Authority, Pair
 from duetime.cli.files import write_private
-from duetime.tls import Files
+from duetime.tls import PemFiles
 from duetime_core.access.callers import SPIFFE_PREFIX
 from duetime_core.access.certificates import Certificates
-from duetime_core.access.credentials import Credentials
+from duetime_core.access.credentials import ClusterCredentials
 
 DAY = timedelta(days=1)
 SERVERS = ("gateway", "store", "scheduler", "retry")
@@ -32,7 +32,7 @@ class Certified:
         by: Authority | None = None,
         trusts: bytes | None = None,
         place: str | None = None,
-    ) -> Files:
+    ) -> PemFiles:
         """Writes a role's files. `by`: another CA than ours. `trusts`: CAs that count, instead of ours. `place`: of the
         files, instead of the role's."""
         now = datetime.now(UTC)
@@ -41,14 +41,14 @@ class Certified:
         )
         return self.put(place or role, pair, trusts or self.authority.pair.cert)
 
-    def put(self, place: str, pair: Pair, ca: bytes) -> Files:
+    def put(self, place: str, pair: Pair, ca: bytes) -> PemFiles:
         for name, data in (("ca.crt", ca), ("tls.key", pair.key), ("tls.crt", pair.cert)):
             write_private(self.root / place / name, data)
         return self.files(place)
 
-    def files(self, place: str) -> Files:
+    def files(self, place: str) -> PemFiles:
         folder = self.root / place
-        return Files(folder / "ca.crt", folder / "tls.crt", folder / "tls.key")
+        return PemFiles(folder / "ca.crt", folder / "tls.crt", folder / "tls.key")
 
     def issue_all(self) -> "Certified":
         for role in SERVERS:
@@ -56,5 +56,5 @@ class Certified:
         return self
 
 
-def credentials_of(files: Files) -> Credentials:
-    return Credentials(certificates=Certificates(files))
+def credentials_of(files: PemFiles) -> ClusterCredentials:
+    return ClusterCredentials(certificates=Certificates(files))

@@ -25,7 +25,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RECORD = ROOT / "proofs.json"
-ENGINE = ("format", "core", "services")
+ENGINE = ("format", "core", "shard", "services")
 PRODUCT = (*ENGINE, "sdk")
 FIGURES_MAX = 8
 FIGURE_CHARACTERS_MAX = 400
@@ -49,19 +49,21 @@ PROOFS = {
     "kills": Proof((*PRODUCT, "tests/crash", "bench/processes.py")),
     "transactions": Proof((*PRODUCT, "tests/crash")),
     "races": Proof((*PRODUCT, "tests/crash")),
-    "torture": Proof(("format", "core", "services/store", "tests/crash", "tests/store")),
-    "lives": Proof(("format", "core", "services/store", "tests/store")),
+    "torture": Proof(("format", "core", "shard", "services/store", "tests/crash", "tests/store")),
+    "lives": Proof(("format", "core", "shard", "services/store", "tests/store")),
     "explore": Proof((*PRODUCT, "spark", "tests")),
     "fuzz": Proof((*PRODUCT, "spark", "tests/fuzz")),
     "sanitize": Proof((*ENGINE, "spark", "tests/fuzz")),
     "hostile": Proof((*ENGINE, "tests/hostile")),
-    "proof-store": Proof(("format", "core", "services/store", "services/scheduler", "services/retry", "tests/store")),
-    "proof-spark": Proof(("format", "core/duetime_core/ondisk", "spark", "tests/spark")),
+    "proof-store": Proof(
+        ("format", "core", "shard", "services/store", "services/scheduler", "services/retry", "tests/store")
+    ),
+    "proof-spark": Proof(("format", "shard/duetime_shard", "spark", "tests/spark")),
     "proof-rest": Proof((*PRODUCT, "console", "deploy", "docs", "examples", "bench", "tests")),
     "soak": Proof((*ENGINE, "tests/soak")),
     "console-soak": Proof(("console", "tests/console")),
     "clients": Proof(("services/producer_gw", "proto", "tests/clients", "tests/rocketmq")),
-    "broker-test": Proof(("format", "core", "services/store", "tests/brokers", "tests/cluster/half_used.py")),
+    "broker-test": Proof(("format", "core", "shard", "services/store", "tests/brokers", "tests/cluster/half_used.py")),
     "clients-kills": Proof((*ENGINE, "proto", "tests/crash", "tests/clients")),
     "upgrade-test": Proof((*PRODUCT, "proto", "tests/upgrade")),
     "compose-test": Proof((*PRODUCT, "console", "Dockerfile", "docker-compose.yml", "deploy", "tests/compose")),

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from duetime_format.lanes import Place
+from duetime_format.lanes import LanePlace
 from duetime_store.files.disk import Disk
-from duetime_store.lanes.order.order import Order
-from duetime_store.lanes.order.rows import START, Rows
+from duetime_store.lanes.order.order import LaneOrder
+from duetime_store.lanes.order.rows import START, OrderRows
 from duetime_store.lanes.order.topics import TopicNumbers
 
 Ints = npt.NDArray[np.int64]
@@ -61,7 +61,7 @@ class Runs(Way):
         super().__init__(folder)
         self._executor = ThreadPoolExecutor(2)
         self._topics = TopicNumbers(Disk(), folder / "timers" / "topics")
-        self.order = Order(Disk(), folder / "timers" / "0", self._topics, self._executor)
+        self.order = LaneOrder(Disk(), folder / "timers" / "0", self._topics, self._executor)
         self.order.open(0, 1 << 60, 1 << 60)
         self._end = self.order.covered[1]
         self._place = START
@@ -69,7 +69,7 @@ class Runs(Way):
     def add(self, dues: Ints, first: int) -> None:
         count = len(dues)
         zeros = np.zeros(count, np.uint32)
-        self.order.add(Rows(dues, np.arange(first, first + count), zeros, zeros))
+        self.order.add(OrderRows(dues, np.arange(first, first + count), zeros, zeros))
         self._end = first + count
 
     def take(self, count: int) -> Ints:
@@ -80,7 +80,7 @@ class Runs(Way):
         return rows.entries
 
     def count_before(self, due: int) -> int:
-        return self.order.count_to(Place(due, -1))
+        return self.order.count_to(LanePlace(due, -1))
 
     def checkpoint(self) -> None:
         saving = self.order.capture(self._end, self._end)

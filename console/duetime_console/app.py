@@ -17,9 +17,9 @@ from starlette.staticfiles import StaticFiles
 
 from duetime_console import api, metrics
 from duetime_console.api.problems import API, Problem
-from duetime_console.border import Border, Crowded, TooLarge, hosts_of
+from duetime_console.border import BodyMemoryExhausted, BodyTooLarge, ConsoleBorder, hosts_of
 from duetime_console.gateway import Gateway, GatewayError
-from duetime_console.jobs import Jobs
+from duetime_console.jobs import DeadLetterJobs
 from duetime_console.keys import keys_of
 from duetime_console.overview.pictures import Pictures
 from duetime_console.overview.prometheus import Prometheus
@@ -83,7 +83,7 @@ def make_app(settings: Settings, clock: Clock | None = None) -> Starlette:
     keys = keys_of(settings)
     gateway = Gateway(settings)
     watch = Watch(settings, gateway, clock)
-    jobs = Jobs(gateway, clock)
+    jobs = DeadLetterJobs(gateway, clock)
     prometheus = None
     if settings.prometheus_url:
         prometheus = Prometheus(settings.prometheus_url, settings.prometheus_labels, clock)
@@ -112,7 +112,7 @@ def make_app(settings: Settings, clock: Clock | None = None) -> Starlette:
         lifespan=life,
         middleware=[
             Middleware(
-                Border,
+                ConsoleBorder,
                 hosts=hosts_of(settings.hosts, settings.reached_at),
                 https=settings.https,
                 errors_url=settings.errors,
@@ -123,8 +123,8 @@ def make_app(settings: Settings, clock: Clock | None = None) -> Starlette:
             GatewayError: _show_gateway_error,
             HTTPException: _show_http_error,
             Forbidden: _show_forbidden,
-            TooLarge: _show_too_large,
-            Crowded: _show_crowded,
+            BodyTooLarge: _show_too_large,
+            BodyMemoryExhausted: _show_crowded,
             Exception: _show_defect,
         },
     )

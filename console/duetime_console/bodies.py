@@ -21,7 +21,7 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class BodyExcerpt:
     """A body, or its beginning, in one of its possible forms."""
 
     kind: Kind
@@ -30,7 +30,7 @@ class Shown:
     kinds: tuple[Kind, ...]
 
 
-def shown(body: bytes, wanted: str = "") -> Shown:
+def shown(body: bytes, wanted: str = "") -> BodyExcerpt:
     """The body in the wanted form if possible; else as JSON, text, or hexadecimal digits."""
     text = _decoded(body)
     pretty = _pretty(body) if text is not None else None
@@ -39,9 +39,9 @@ def shown(body: bytes, wanted: str = "") -> Shown:
     )
     kind: Kind = next((each for each in kinds if each == wanted), "json" if pretty is not None else kinds[0])
     if kind == "hex" or text is None:
-        return Shown("hex", _dump(body[:HEX_BYTES_MAX]), len(body) > HEX_BYTES_MAX, kinds)
+        return BodyExcerpt("hex", _dump(body[:HEX_BYTES_MAX]), len(body) > HEX_BYTES_MAX, kinds)
     whole = pretty if kind == "json" and pretty is not None else text
-    return Shown(kind, visible(whole[:TEXT_CHARS_MAX]), len(whole) > TEXT_CHARS_MAX, kinds)
+    return BodyExcerpt(kind, visible(whole[:TEXT_CHARS_MAX]), len(whole) > TEXT_CHARS_MAX, kinds)
 
 
 def snippet(body: bytes, around: str = "") -> str:

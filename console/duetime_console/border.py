@@ -37,11 +37,11 @@ _HOST = re.compile(r"([\w.-]*|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?", re.ASCII)
 _BODY = "duetime.body"
 
 
-class TooLarge(Exception):
+class BodyTooLarge(Exception):
     """The request's body is larger than it may be."""
 
 
-class Crowded(Exception):
+class BodyMemoryExhausted(Exception):
     """The bodies of other requests use the memory for bodies."""
 
 
@@ -56,13 +56,13 @@ class Body:
         self._held = 0
 
     async def receive(self) -> Message:
-        """Raises: TooLarge, Crowded."""
+        """Raises: BodyTooLarge, Crowded."""
         message = await self._receive()
         size = len(message.get("body", b""))
         if self._held + size > self.bytes_max:
-            raise TooLarge(f"the limit of this request is {self.bytes_max:,} bytes")
+            raise BodyTooLarge(f"the limit of this request is {self.bytes_max:,} bytes")
         if not self._bodies.may_take(self._host, size):
-            raise Crowded("other requests use all memory for bodies")
+            raise BodyMemoryExhausted("other requests use all memory for bodies")
         self._bodies.take(self._host, size)
         self._held += size
         return message
@@ -77,7 +77,7 @@ def body_of(request: Request) -> Body:
     return body
 
 
-class Border:
+class ConsoleBorder:
     """An ASGI application around the console's."""
 
     def __init__(

@@ -66,11 +66,17 @@ class _Parser(h11.Connection):
         return event
 
 
-class Connection(H11Protocol):
+class ConsoleConnection(H11Protocol):
     """A connection that knows its phase and the time since its beginning."""
 
     def __init__(
-        self, connections: "Connections", peer: socket.socket, host: str, config: Config, state: ServerState, app: Any
+        self,
+        connections: "ConsoleConnections",
+        peer: socket.socket,
+        host: str,
+        config: Config,
+        state: ServerState,
+        app: Any,
     ) -> None:
         super().__init__(config, state, app)
         self.conn = _Parser(HEAD_BYTES_MAX)
@@ -151,7 +157,7 @@ class Connection(H11Protocol):
         return now_ms - self._waits_since_ms > STILL_MS + self._waiting_bytes / BYTES_PER_MS_MIN
 
 
-class Connections:
+class ConsoleConnections:
     """All connections of one console."""
 
     def __init__(self, most: int, clock: Clock, registry: CollectorRegistry) -> None:
@@ -161,7 +167,7 @@ class Connections:
         # Behind a proxy all callers are one host, which may have all but the last tenth.
         self._shares: Shares[str] = Shares(most, most)
         # Connections by host, oldest first.
-        self._held: dict[str, dict[Connection, None]] = {}
+        self._held: dict[str, dict[ConsoleConnection, None]] = {}
         self._ended = Counter(
             "duetime_console_connections_ended_total",
             "Connections ended because they were slow, or to admit others.",
@@ -186,7 +192,7 @@ class Connections:
                     # The client is gone, or descriptors or memory are short.
                     await self._clock.sleep(ACCEPT_PAUSE_MS)
                     continue
-                made = Connection(self, peer, address[0], config, state, app)
+                made = ConsoleConnection(self, peer, address[0], config, state, app)
                 if self._admit(made):
                     greetings.create_task(self._greet(made, peer, config.ssl))
                 else:
@@ -200,7 +206,7 @@ class Connections:
             for one in [each for held in self._held.values() for each in held if each.is_late(now_ms)]:
                 self._end(one, "slow")
 
-    def release(self, one: Connection) -> None:
+    def release(self, one: ConsoleConnection) -> None:
         """Idempotent."""
         held = self._held.get(one.host, {})
         if one in held:
@@ -209,7 +215,7 @@ class Connections:
                 del self._held[one.host]
             self._shares.give(one.host)
 
-    def _admit(self, one: Connection) -> bool:
+    def _admit(self, one: ConsoleConnection) -> bool:
         """Counts a connection; another one may have to end for it."""
         if not self._shares.may_take(one.host):
             greediest = max(self._held.values(), key=len, default={})
@@ -223,13 +229,13 @@ class Connections:
         self._held.setdefault(one.host, {})[one] = None
         return True
 
-    def _end(self, one: Connection, reason: str) -> None:
+    def _end(self, one: ConsoleConnection, reason: str) -> None:
         self._ended.labels(reason).inc()
         often.warning("connection ended", reason=reason, host=one.host, count=self._shares.used)
         self.release(one)
         one.end()
 
-    async def _greet(self, one: Connection, peer: socket.socket, context: ssl.SSLContext | None) -> None:
+    async def _greet(self, one: ConsoleConnection, peer: socket.socket, context: ssl.SSLContext | None) -> None:
         limits = {"ssl_handshake_timeout": HEAD_MS / 1_000, "ssl_shutdown_timeout": STILL_MS / 1_000}
         try:
             await asyncio.get_running_loop().connect_accepted_socket(

@@ -40,7 +40,7 @@ class TooManyJobs(Exception):
 
 
 @dataclass(slots=True)
-class Job:
+class DeadLetterJob:
     """The action of a job, its dead letters, and its progress."""
 
     id: str
@@ -74,13 +74,13 @@ class Job:
             self.faults.append((result.message_id, result.fault.message))
 
 
-class Jobs:
+class DeadLetterJobs:
     """The jobs of one console; each is visible to the user who started it."""
 
     def __init__(self, gateway: Gateway, clock: Clock) -> None:
         self._gateway = gateway
         self._clock = clock
-        self._jobs: OrderedDict[str, Job] = OrderedDict()
+        self._jobs: OrderedDict[str, DeadLetterJob] = OrderedDict()
 
     def start(
         self,
@@ -90,11 +90,11 @@ class Jobs:
         rate: float,
         expected: int,
         viewer: Viewer,
-    ) -> Job:
+    ) -> DeadLetterJob:
         """Raises: TooManyJobs."""
         if self.running_count() >= RUNNING_MAX:
             raise TooManyJobs(f"{RUNNING_MAX} redrives and discards are running: wait for one to end, or stop it")
-        job = Job(secrets.token_urlsafe(12), action, wanted, rate, expected, viewer, self._clock.now_ms())
+        job = DeadLetterJob(secrets.token_urlsafe(12), action, wanted, rate, expected, viewer, self._clock.now_ms())
         self._jobs[job.id] = job
         while len(self._jobs) > KEPT_MAX:
             self._jobs.pop(next(one.id for one in self._jobs.values() if not one.is_running))
@@ -104,16 +104,16 @@ class Jobs:
     def running_count(self) -> int:
         return sum(job.is_running for job in self._jobs.values())
 
-    def of(self, viewer: Viewer, group: str) -> list[Job]:
+    def of(self, viewer: Viewer, group: str) -> list[DeadLetterJob]:
         """A user's jobs for a group, the latest first."""
         mine = [job for job in self._jobs.values() if _is_of(job, viewer) and job.filter.group == group]
         return mine[::-1]
 
-    def get(self, job_id: str, viewer: Viewer) -> Job | None:
+    def get(self, job_id: str, viewer: Viewer) -> DeadLetterJob | None:
         job = self._jobs.get(job_id)
         return job if job is not None and _is_of(job, viewer) else None
 
-    def stop(self, job: Job) -> None:
+    def stop(self, job: DeadLetterJob) -> None:
         """Stops a job; finished work remains. Idempotent."""
         if job.is_running and job.task is not None:
             job.state = "stopped"
@@ -124,7 +124,7 @@ class Jobs:
         for job in self._jobs.values():
             self.stop(job)
 
-    async def _run(self, job: Job) -> None:
+    async def _run(self, job: DeadLetterJob) -> None:
         make: Any = consumer_pb2.RedriveRequest if job.action == "redrive" else consumer_pb2.DiscardRequest
         request = make(filter=job.filter, rate=job.rate, max_count=job.expected)
         try:
@@ -138,7 +138,7 @@ class Jobs:
             job.ended_at_ms = self._clock.now_ms()
 
 
-def _is_of(job: Job, viewer: Viewer) -> bool:
+def _is_of(job: DeadLetterJob, viewer: Viewer) -> bool:
     return (job.viewer.token, job.viewer.user) == (viewer.token, viewer.user)
 
 

@@ -16,7 +16,7 @@ ASKED_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Column(Generic[T]):
+class ListColumn(Generic[T]):
     """A column that can sort a list."""
 
     name: str
@@ -28,7 +28,7 @@ class Column(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class ColumnHead:
     """The head of a column: `order` is `ascending`, `descending` or `none`, `address` reverses it; empty: the column
     can't sort the list."""
 
@@ -38,12 +38,12 @@ class Head:
     is_number: bool
 
 
-class Listing(Generic[T]):
+class ListView(Generic[T]):
     """The parts of an address about a list: `q`, `sort` (`name`, or `-name` for the reverse) and `page`; and other
     parameters for its links (`kept`)."""
 
     def __init__(
-        self, query: Mapping[str, str], columns: Sequence[Column[T]], sort: str, kept: Iterable[str] = ()
+        self, query: Mapping[str, str], columns: Sequence[ListColumn[T]], sort: str, kept: Iterable[str] = ()
     ) -> None:
         self.q = query.get("q", "")[:SEARCH_CHARS_MAX].strip()
         self.kept = {name: query[name] for name in kept if query.get(name)}
@@ -95,7 +95,7 @@ class Listing(Generic[T]):
         return max(-(-self.found_count // ROWS_MAX), 1)
 
     @property
-    def heads(self) -> list[Head]:
+    def heads(self) -> list[ColumnHead]:
         return [self._head(column) for column in self._columns.values()]
 
     def address(self, **changes: Any) -> str:
@@ -103,17 +103,17 @@ class Listing(Generic[T]):
         values = self.kept | {"q": self.q, "sort": self.sort, "page": self.page if self.page > 1 else ""} | changes
         return "?" + urlencode({name: value for name, value in values.items() if value not in ("", None)})
 
-    def _head(self, column: Column[T]) -> Head:
+    def _head(self, column: ListColumn[T]) -> ColumnHead:
         name = self.sort.removeprefix("-")
         if self.is_cut and column.is_asked:
-            return Head(column.title, "none", "", column.is_number)
+            return ColumnHead(column.title, "none", "", column.is_number)
         if name != column.name:
             # The first click on a column of numbers shows the largest.
             turned, order = ("-" * column.is_number) + column.name, "none"
         else:
             descending = self.sort.startswith("-")
             turned, order = (name, "descending") if descending else (f"-{name}", "ascending")
-        return Head(column.title, order, self.address(sort=turned, page=""), column.is_number)
+        return ColumnHead(column.title, order, self.address(sort=turned, page=""), column.is_number)
 
 
 def _has_all(text: str, words: set[str]) -> bool:

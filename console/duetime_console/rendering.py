@@ -24,7 +24,7 @@ _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 _LENGTHS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
 
-class Entry(NamedTuple):
+class NavigationEntry(NamedTuple):
     """An entry of the navigation: shown if the page exists and the viewer may make the call."""
 
     path: str
@@ -35,18 +35,18 @@ class Entry(NamedTuple):
 
 
 NAVIGATION = (
-    Entry("/", "Now and next", ""),
-    Entry("/messages", "Messages", "ListPending"),
-    Entry("/topics", "Topics", "ListTopics"),
-    Entry("/groups", "Groups", "ListGroups"),
-    Entry("/dead-letters", "Dead letters", "ListDeadLetters"),
-    Entry("/transactions", "Transactions", "ListTransactions"),
-    Entry("/send", "Send", "Send"),
-    Entry("/lanes", "Lanes", "ListLanes", is_system=True),
-    Entry("/shards", "Shards", "ListShards", is_system=True),
-    Entry("/reports", "Reports", "GetReports", is_system=True),
-    Entry("/runbooks", "Runbooks", "", is_system=True),
-    Entry("/api/v1", "API", "", is_system=True),
+    NavigationEntry("/", "Now and next", ""),
+    NavigationEntry("/messages", "Messages", "ListPending"),
+    NavigationEntry("/topics", "Topics", "ListTopics"),
+    NavigationEntry("/groups", "Groups", "ListGroups"),
+    NavigationEntry("/dead-letters", "Dead letters", "ListDeadLetters"),
+    NavigationEntry("/transactions", "Transactions", "ListTransactions"),
+    NavigationEntry("/send", "Send", "Send"),
+    NavigationEntry("/lanes", "Lanes", "ListLanes", is_system=True),
+    NavigationEntry("/shards", "Shards", "ListShards", is_system=True),
+    NavigationEntry("/reports", "Reports", "GetReports", is_system=True),
+    NavigationEntry("/runbooks", "Runbooks", "", is_system=True),
+    NavigationEntry("/api/v1", "API", "", is_system=True),
 )
 
 

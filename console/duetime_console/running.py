@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 import uvicorn
 from duetime.client.errors import DueTimeError
-from duetime.tls import Files
+from duetime.tls import PemFiles
 from duetime_core.access.certificates import Certificates, HttpCertificates
 from duetime_core.access.exposure import INSECURE_VARIABLE, refuse_exposed
 from duetime_core.clock import Clock, SystemClock
@@ -28,7 +28,7 @@ from duetime_format.printing import echo
 from prometheus_client import CollectorRegistry
 
 from duetime_console.app import make_app
-from duetime_console.connections import Connections
+from duetime_console.connections import ConsoleConnections
 from duetime_console.pages.now import figures_of
 from duetime_console.settings import Settings
 
@@ -41,14 +41,14 @@ NICE = 5
 class _Server(uvicorn.Server):
     """Uvicorn's server, with the console's signals and connections."""
 
-    def __init__(self, config: uvicorn.Config, connections: Connections, listener: socket.socket) -> None:
+    def __init__(self, config: uvicorn.Config, connections: ConsoleConnections, listener: socket.socket) -> None:
         super().__init__(config)
         self.ready = asyncio.Event()
         self._connections = connections
         self._listener = listener
 
     async def main_loop(self) -> None:
-        """Uvicorn's loop without its sockets: all connections come from `Connections`."""
+        """Uvicorn's loop without its sockets: all connections come from `ConsoleConnections`."""
         async with asyncio.TaskGroup() as tasks:
             accepting = tasks.create_task(
                 self._connections.accept(self._listener, self.config, self.server_state, self.lifespan.state)
@@ -115,7 +115,7 @@ def _certificates(settings: Settings, registry: CollectorRegistry) -> HttpCertif
     if not settings.tls_cert_file:
         return None
     own = Path(settings.tls_cert_file)
-    files = Files(Path(settings.server_ca_file or own), own, Path(settings.tls_key_file))
+    files = PemFiles(Path(settings.server_ca_file or own), own, Path(settings.tls_key_file))
     return HttpCertificates(Certificates(files, registry), asked=False)
 
 
@@ -157,7 +157,7 @@ class Console:
         if certificates is not None:
             # Uvicorn's own context reads the files only once.
             config.ssl = _following(certificates)
-        self._connections = Connections(
+        self._connections = ConsoleConnections(
             settings.connections_max, clock or SystemClock(), self._app.state.metrics.registry
         )
         self._server = _Server(config, self._connections, listener)

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from duetime.client.connection import SERVER_DEFAULT
 from duetime.client.tokens import IN_PLAIN_VARIABLE, TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
-from duetime_core.access.exposure import Listener
+from duetime_core.access.exposure import NodeListener
 from duetime_core.node.settings import (
     client_setting,
     insecure_of_all,
@@ -124,16 +124,16 @@ class Settings(BaseSettings):
         return [one.strip() for one in self.secret.get_secret_value().split(",") if one.strip()]
 
     @property
-    def listener(self) -> Listener:
+    def listener(self) -> NodeListener:
         """The page listener. The gateway authorizes all calls, by the token of the signed-in user."""
-        return Listener(self.reached_at, bool(self.tls_cert_file), authenticated=True)
+        return NodeListener(self.reached_at, bool(self.tls_cert_file), authenticated=True)
 
     @property
-    def metrics_listener(self) -> list[Listener]:
+    def metrics_listener(self) -> list[NodeListener]:
         """The metrics listener, if enabled: like the pages, with TLS if a certificate is set."""
         if self.metrics_port < 0:
             return []
-        return [Listener(self.metrics_host or self.reached_at, bool(self.tls_cert_file), False, metrics=True)]
+        return [NodeListener(self.metrics_host or self.reached_at, bool(self.tls_cert_file), False, metrics=True)]
 
     @property
     def reached_at(self) -> str:

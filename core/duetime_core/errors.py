@@ -217,7 +217,7 @@ class ReadOnly(Unavailable):
 
 
 class DataLoss(DueTimeError):
-    """Bytes on disk are not as written: a reader raised `duetime_format.errors.Damaged`."""
+    """Bytes on disk are not as written: a reader raised `duetime_format.errors.DamagedBytes`."""
 
     status = grpc.StatusCode.DATA_LOSS
     reason = "RECORD_DAMAGED"

@@ -28,13 +28,13 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
 from duetime_core.access.certificates import HttpCertificates
-from duetime_core.access.exposure import Listener
+from duetime_core.access.exposure import NodeListener
 from duetime_core.clock import Clock
 from duetime_core.errors import StartupError
 from duetime_core.metadata import upgrade
 from duetime_core.node.life import Node, main
 from duetime_core.node.settings import NodeSettings
-from duetime_core.rpc.probes import All
+from duetime_core.rpc.probes import WorstCondition
 from duetime_core.within.places import places
 
 log = structlog.get_logger()
@@ -98,13 +98,13 @@ class TogetherSettings:
         return str(self.gateway.otlp_endpoint)
 
     @property
-    def listeners(self) -> list[Listener]:
+    def listeners(self) -> list[NodeListener]:
         """The listeners of the nodes that listen."""
         nodes = self.nodes.values() if self.inner_ports else [self.gateway]
         return [listener for node in nodes for listener in node.listeners]
 
     @property
-    def metrics_listener(self) -> list[Listener]:
+    def metrics_listener(self) -> list[NodeListener]:
         return list(self.gateway.metrics_listener)
 
     @property
@@ -167,7 +167,7 @@ class MembersMetrics(Collector):
         return families.values()
 
 
-class Together:
+class TogetherNode:
     """All nodes as one; see duetime_core.node.life.Node. If one of them fails, all end."""
 
     def __init__(self, settings: TogetherSettings, clock: Clock) -> None:
@@ -184,8 +184,8 @@ class Together:
         return self._members[GATEWAY].node.port
 
     @property
-    def health(self) -> All:
-        return All({name: member.node.health for name, member in self._members.items()})
+    def health(self) -> WorstCondition:
+        return WorstCondition({name: member.node.health for name, member in self._members.items()})
 
     async def start(self) -> None:
         settings = self._settings
@@ -226,4 +226,4 @@ if __name__ == "__main__":
     # Before `main`, where a spare waits.
     for name in NAMES:
         node_class(name)
-    main(PROCESS, TogetherSettings, Together)
+    main(PROCESS, TogetherSettings, TogetherNode)

@@ -246,7 +246,7 @@ cdef class Keys:
         return hashed ^ crc32(data + named.message_id.begin, named.message_id.end - named.message_id.begin)
 
 
-cdef class Numbers:
+cdef class IntBuffer:
     """The buffer of an array of i64, row by row."""
 
     cdef Py_buffer view
@@ -280,8 +280,8 @@ cdef tuple walk(bytes records, int64_t at, int64_t position, bint is_put):
     cdef int64_t count = count_records(data, at, PyBytes_GET_SIZE(records), is_put)
     columns, entries = numpy.empty((ROWS, count), numpy.int64), None
     cdef Keys keys = Keys(), destinations = Keys()
-    cdef Numbers entry = None
-    cdef int64_t *column = Numbers(columns, True).at
+    cdef IntBuffer entry = None
+    cdef int64_t *column = IntBuffer(columns, True).at
     cdef int64_t index = 0, row, end, last, key
     cdef int64_t[3] fields
     cdef Parts parts
@@ -324,7 +324,7 @@ cdef tuple walk(bytes records, int64_t at, int64_t position, bint is_put):
         if named.entry.begin >= 0 and read_entry(data, named.entry, fields):
             if entries is None:
                 entries = numpy.full((3, count), -1, numpy.int64)
-                entry = Numbers(entries, True)
+                entry = IntBuffer(entries, True)
             for row in range(3):
                 entry.at[row * count + index] = fields[row]
         at = end

@@ -26,8 +26,8 @@ cdef enum:
     TAG_PREFIX = 84 * 31 + 35
 
 
-cdef class Rows:
-    """Rows that grow in number."""
+cdef class KeyRows:
+    """KeyRows that grow in number."""
 
     cdef uint8_t *at
     cdef int64_t count, room
@@ -87,7 +87,7 @@ cdef int64_t end_of(const uint8_t *data, int64_t at, int64_t end, int mark) noex
     return end if found == NULL else found - data
 
 
-cdef int add_words(Rows rows, const uint8_t *data, int64_t at, int64_t end, uint32_t code, int64_t *place) except -1:
+cdef int add_words(KeyRows rows, const uint8_t *data, int64_t at, int64_t end, uint32_t code, int64_t *place) except -1:
     """Adds a row for each word, up to the end of the property or of the record."""
     cdef int64_t stop
     end = end_of(data, at, end, 2)
@@ -114,7 +114,7 @@ def rows_of(records not None, columns not None, list keys not None, int64_t coun
     for index in range(topics):
         prefix = keys[index][0] + b"#"
         code[index] = hash_word(<const uint8_t *>PyBytes_AS_STRING(prefix), 0, PyBytes_GET_SIZE(prefix), 0)
-    cdef Rows rows = Rows(3 * count + 1)
+    cdef KeyRows rows = KeyRows(3 * count + 1)
     for index in range(count):
         start = column[STARTS * count + index]
         end = start + column[SIZES * count + index]

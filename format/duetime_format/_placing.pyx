@@ -22,7 +22,7 @@ cdef enum:
     OWN_DUE = -1
 
 
-cdef class Numbers:
+cdef class IntColumn:
     """The buffer of an array of i64, row by row."""
 
     cdef Py_buffer view
@@ -53,8 +53,8 @@ def place(
     marks=None,
 ):
     """(data, offsets, units, counts, dues, past) of placing.Placed."""
-    cdef Numbers column = Numbers(columns), position = Numbers(positions)
-    cdef Numbers batches = None if marks is None else Numbers(marks)
+    cdef IntColumn column = IntColumn(columns), position = IntColumn(positions)
+    cdef IntColumn batches = None if marks is None else IntColumn(marks)
     if batches is not None and batches.count != position.count:
         raise ValueError(f"{batches.count} marks for {position.count} records")
     cdef int64_t key, keys = len(next_offsets)

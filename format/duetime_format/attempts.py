@@ -30,7 +30,7 @@ _COUNTS_BYTES_MAX = len(',"shortened":1000,"left_out":1000000000')
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class AttemptFailure:
     """A failed delivery. `message`, `trace`: None if dropped for room; `cut`: part of the trace was dropped."""
 
     number: int
@@ -44,7 +44,7 @@ class Attempt:
     @classmethod
     def of_error(
         cls, number: int, received_at_ms: int, failed_at_ms: int, kind: str, message: str, trace: str
-    ) -> "Attempt":
+    ) -> "AttemptFailure":
         """An attempt from a handler's error, cut to the limits: the beginnings of kind and message, the end of the
         trace."""
         kind, message = kind[:TYPE_CHARS_MAX], message[:MESSAGE_CHARS_MAX]
@@ -56,26 +56,26 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class AttemptHistory:
     """Failed deliveries, oldest first, and the number of those left out."""
 
-    attempts: tuple[Attempt, ...] = ()
+    attempts: tuple[AttemptFailure, ...] = ()
     left_out: int = 0
 
     @property
     def last_number(self) -> int:
         return self.attempts[-1].number if self.attempts else self.left_out
 
-    def with_attempts(self, further: Sequence[Attempt]) -> "History":
+    def with_attempts(self, further: Sequence[AttemptFailure]) -> "AttemptHistory":
         """Appends attempts. After a redrive deliveries are counted from 1 again, but their numbers here continue."""
         attempts, last = list(self.attempts), self.last_number
         for one in further:
             last = max(last + 1, one.number)
             attempts.append(replace(one, number=last))
-        return History(tuple(attempts), self.left_out)
+        return AttemptHistory(tuple(attempts), self.left_out)
 
 
-def encode(history: History, room: int = HISTORY_BYTES_MAX) -> str | None:
+def encode(history: AttemptHistory, room: int = HISTORY_BYTES_MAX) -> str | None:
     """The text, in UTF-8 at most `room` bytes and HISTORY_BYTES_MAX; None: it is empty, or there is no room for it."""
     room = min(room, HISTORY_BYTES_MAX)
     if not history.attempts and not history.left_out:
@@ -84,26 +84,26 @@ def encode(history: History, room: int = HISTORY_BYTES_MAX) -> str | None:
     return text if len(text.encode()) <= room else None
 
 
-def decode(text: str) -> History:
+def decode(text: str) -> AttemptHistory:
     """Reads text from `encode`. An unreadable text gives one attempt of the type HistoryUnreadable."""
     try:
         parsed = json.loads(text)
-        return History(tuple(_attempt(fields) for fields in parsed["attempts"]), int(parsed.get("left_out", 0)))
+        return AttemptHistory(tuple(_attempt(fields) for fields in parsed["attempts"]), int(parsed.get("left_out", 0)))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-        return History((Attempt(0, 0, 0, UNREADABLE, str(error)[:MESSAGE_CHARS_MAX]),))
+        return AttemptHistory((AttemptFailure(0, 0, 0, UNREADABLE, str(error)[:MESSAGE_CHARS_MAX]),))
 
 
-def _attempt(fields: list[object]) -> Attempt:
+def _attempt(fields: list[object]) -> AttemptFailure:
     number, received_at_ms, failed_at_ms, kind, message, trace, *cut = fields
     numbers, texts = (number, received_at_ms, failed_at_ms), (message, trace)
     if not all(type(one) is int for one in numbers) or not isinstance(kind, str):
         raise TypeError(f"attempt {fields!r:.100} does not begin with three numbers and a text")
     if not all(one is None or isinstance(one, str) for one in texts):
         raise TypeError(f"attempt {fields!r:.100} has a message or trace that is not text")
-    return Attempt(*numbers, kind, *texts, bool(cut))  # type: ignore[arg-type]
+    return AttemptFailure(*numbers, kind, *texts, bool(cut))  # type: ignore[arg-type]
 
 
-def _fields(attempt: Attempt) -> list[object]:
+def _fields(attempt: AttemptFailure) -> list[object]:
     one = attempt
     fields = [one.number, one.received_at_ms, one.failed_at_ms, one.type, one.message, one.trace]
     return [*fields, 1] if one.cut else fields
@@ -114,7 +114,7 @@ def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _text(history: History) -> str:
+def _text(history: AttemptHistory) -> str:
     parts: dict[str, object] = {"attempts": [_fields(attempt) for attempt in history.attempts]}
     if shortened := sum(attempt.is_shortened for attempt in history.attempts):
         parts["shortened"] = shortened
@@ -123,11 +123,11 @@ def _text(history: History) -> str:
     return _json(parts)
 
 
-class _Fitting:
+class _AttemptFitter:
     """Attempts that are being shortened to a size; None: left out."""
 
-    def __init__(self, attempts: Sequence[Attempt], room: int) -> None:
-        self.attempts: list[Attempt | None] = list(attempts)
+    def __init__(self, attempts: Sequence[AttemptFailure], room: int) -> None:
+        self.attempts: list[AttemptFailure | None] = list(attempts)
         self._sizes = [len(_json(_fields(attempt)).encode()) + 1 for attempt in attempts]
         self._over = sum(self._sizes) + _BRACKETS_BYTES + _COUNTS_BYTES_MAX - room
 
@@ -135,7 +135,7 @@ class _Fitting:
     def fits(self) -> bool:
         return self._over <= 0
 
-    def put(self, index: int, attempt: Attempt | None) -> None:
+    def put(self, index: int, attempt: AttemptFailure | None) -> None:
         size = len(_json(_fields(attempt)).encode()) + 1 if attempt else 0
         self._over += size - self._sizes[index]
         self.attempts[index], self._sizes[index] = attempt, size
@@ -161,8 +161,8 @@ class _Fitting:
             self.put(index, attempt)
 
 
-def _fitted(history: History, room: int) -> History:
-    fitting = _Fitting(history.attempts, room)
+def _fitted(history: AttemptHistory, room: int) -> AttemptHistory:
+    fitting = _AttemptFitter(history.attempts, room)
     last = len(history.attempts) - 1
     for give_up in (fitting.give_up_trace, fitting.give_up_message, fitting.leave_out):
         for index in range(1, last):
@@ -177,4 +177,4 @@ def _fitted(history: History, room: int) -> History:
         fitting.leave_out(0)
         fitting.leave_out(last)
     kept = tuple(attempt for attempt in fitting.attempts if attempt is not None)
-    return History(kept, history.left_out + len(history.attempts) - len(kept))
+    return AttemptHistory(kept, history.left_out + len(history.attempts) - len(kept))

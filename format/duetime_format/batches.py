@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from duetime_format import layout
-from duetime_format.columns import Ints, Run
+from duetime_format.columns import Ints, RecordRun
 from duetime_format.limits import BATCH_BYTES_MAX
 
 _TAG = 0x44
@@ -35,7 +35,7 @@ def is_mark(value: int) -> bool:
     return value >> _TAG_SHIFT == _TAG
 
 
-def spans_of(run: Run) -> tuple[Ints, Ints, Ints]:
+def spans_of(run: RecordRun) -> tuple[Ints, Ints, Ints]:
     """(rows, starts, ends) of the records that are part of batches, and of their batches."""
     data = np.frombuffer(run.data, np.uint8)
     fields = _fields(run)
@@ -48,7 +48,7 @@ def spans_of(run: Run) -> tuple[Ints, Ints, Ints]:
     return rows[valid], starts[valid], ends[valid]
 
 
-def _fields(run: Run) -> Ints:
+def _fields(run: RecordRun) -> Ints:
     """The index of preparedTransactionOffset in the run's data, for each record."""
     wide = (run.flags & layout.SYS_BORN_V6 != 0).astype(np.int64) + (run.flags & layout.SYS_STORE_V6 != 0)
     fields: Ints = run.starts + (layout.tail_at(0) + layout.PREPARED_FROM_TAIL) + wide * _WIDER

@@ -25,7 +25,7 @@ _ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 _Unpack = Callable[[bytes, int], bytes]
 
 
-class NotUnpacked(Exception):
+class UnpackError(Exception):
     """A body stays as it is; `text` is the reason, a lower-case clause."""
 
     def __init__(self, text: str, *, is_damaged: bool = False) -> None:
@@ -40,20 +40,20 @@ def unpacked(body: bytes, sys_flag: int, bytes_max: int) -> bytes:
     """A stored body as its sender sent it; uses memory for at most `bytes_max` bytes.
 
     Raises:
-        NotUnpacked: it can't be decompressed.
+        UnpackError: it can't be decompressed.
     """
     if not sys_flag & SYS_COMPRESSED:
         return body
     algorithm = sys_flag >> _SHIFT & _MASK
     unpack = _UNPACKERS.get(algorithm)
     if unpack is None:
-        raise NotUnpacked(f"the body is compressed by unknown algorithm {algorithm}")
+        raise UnpackError(f"the body is compressed by unknown algorithm {algorithm}")
     try:
         found = unpack(body, bytes_max + 1)
     except ValueError as error:
-        raise NotUnpacked(f"the compressed body is damaged: {error}", is_damaged=True) from error
+        raise UnpackError(f"the compressed body is damaged: {error}", is_damaged=True) from error
     if len(found) > bytes_max:
-        raise NotUnpacked(f"the compressed body has more than {bytes_max} bytes")
+        raise UnpackError(f"the compressed body has more than {bytes_max} bytes")
     return found
 
 
@@ -89,12 +89,12 @@ def _by_zstd(body: bytes, bytes_max: int) -> bytes:
 
 
 def _package(module: str, algorithm: str, package: str) -> Any:
-    """Raises: NotUnpacked."""
+    """Raises: UnpackError."""
     try:
         return import_module(module)
     except ImportError as error:
         text = f"the body is compressed by {algorithm}, which needs the package {package}: install duetime[unpack]"
-        raise NotUnpacked(text) from error
+        raise UnpackError(text) from error
 
 
 def _whole(found: bytes, bytes_max: int, *, has_ended: bool) -> bytes:

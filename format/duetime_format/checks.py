@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from duetime_format import record, subjects
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.names import CHECKS_TOPIC, HALF_TOPIC
 from duetime_format.ranges import ranges
 from duetime_format.record import Record
@@ -36,13 +36,13 @@ def decode(body: bytes) -> Heard:
     """All rows of a record.
 
     Raises:
-        Damaged: the bytes are no such rows; none of them counts then.
+        DamagedBytes: the bytes are no such rows; none of them counts then.
     """
     if len(body) % CHECK_BYTES:
-        raise Damaged(f"{len(body)} bytes are not whole rows of {CHECK_BYTES}")
+        raise DamagedBytes(f"{len(body)} bytes are not whole rows of {CHECK_BYTES}")
     rows = np.frombuffer(body, CHECK_TYPE)
     wrong = (rows["offset"] < 0) | (rows["next"] < 0) | (rows["checks"] < 1)
     if wrong.any():
         offset, next_ms, checks = rows[int(np.flatnonzero(wrong)[0])].item()
-        raise Damaged(f"half message {offset} with {checks} checks, the next at {next_ms}: no such check")
+        raise DamagedBytes(f"half message {offset} with {checks} checks, the next at {next_ms}: no such check")
     return rows

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from duetime_format import layout, record
 from duetime_format.compiled import twin
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.lanes import BOUND_TOPICS
 from duetime_format.names import TIMER_TOPIC
 from duetime_format.properties import value_at, value_of
@@ -43,7 +43,7 @@ SEVERAL_KEYS = 0xFFFF_FFFF
 
 
 @dataclass(slots=True)
-class Run:
+class RecordRun:
     """Records back to back. Rows of `columns` have one value for each.
 
     starts         its index in `data`; `position` is the log position of `data`
@@ -176,25 +176,25 @@ class Run:
         return self.data[int(self.properties_at[index]) : start + size]
 
 
-def take(data: bytes, at: int, position: int) -> Run:
+def take(data: bytes, at: int, position: int) -> RecordRun:
     """The intact records from index `at` on, maybe none; `position` is the log position of `data`."""
     if _twin is not None:
-        return Run(data, position, *_twin.take(data, at, position))
+        return RecordRun(data, position, *_twin.take(data, at, position))
     rows = _Rows(at)
     while (found := _record_at(data, rows.end, position)) is not None:
         rows.add(rows.end, found)
     return rows.run(data, position)
 
 
-def parse(data: bytes) -> Run:
+def parse(data: bytes) -> RecordRun:
     """The records of a put.
 
     Raises:
-        Damaged: the bytes are not whole V1 records.
+        DamagedBytes: the bytes are not whole V1 records.
     """
     taken = _twin.parse(data) if _twin is not None else None
     if taken is not None:
-        return Run(data, 0, *taken)
+        return RecordRun(data, 0, *taken)
     rows = _Rows()
     while rows.end < len(data):
         rows.add(rows.end, _put_record_at(data, rows.end))
@@ -238,14 +238,14 @@ def retries(records: bytes, sizes: list[int]) -> list[int]:
 
 
 def entry_of(found: Record) -> tuple[int, int, int] | None:
-    """See `Run.entries`."""
+    """See `RecordRun.entries`."""
     if found.topic == TIMER_TOPIC:
         return record.find_timer_out(found.properties)[1]
     return record.find_lane_entry(found.properties)
 
 
 def id_hash_of(found: Record) -> int:
-    """See `Run.id_hashes`."""
+    """See `RecordRun.id_hashes`."""
     message_id = value_of(found.properties, _UNIQ_KEY)
     if not message_id:
         return -1
@@ -254,7 +254,7 @@ def id_hash_of(found: Record) -> int:
 
 
 def key_crc(keys: bytes) -> int:
-    """See `Run.key_crcs`."""
+    """See `RecordRun.key_crcs`."""
     return SEVERAL_KEYS if b" " in keys else zlib.crc32(keys)
 
 
@@ -263,21 +263,21 @@ def _record_at(data: bytes, at: int, position: int) -> Record | None:
         return None
     try:
         found = record.decode(data, at)
-    except Damaged:
+    except DamagedBytes:
         return None
     return None if found.position != position + at or record.is_torn(found) else found
 
 
 def _put_record_at(data: bytes, at: int) -> Record:
-    """Raises: Damaged."""
+    """Raises: DamagedBytes."""
     try:
         found = record.decode(data, at, check_crc=False)
-    except Damaged as error:
-        raise Damaged(f"no whole record at byte {at}: {error.text}") from error
+    except DamagedBytes as error:
+        raise DamagedBytes(f"no whole record at byte {at}: {error.text}") from error
     if found.magic != layout.MAGIC_V1:
-        raise Damaged(f"no whole record at byte {at}: its format is not V1")
+        raise DamagedBytes(f"no whole record at byte {at}: its format is not V1")
     if record.is_torn(found):
-        raise Damaged(f"no whole record at byte {at}: its properties end with a zero byte, as after a torn write")
+        raise DamagedBytes(f"no whole record at byte {at}: its properties end with a zero byte, as after a torn write")
     return found
 
 
@@ -321,7 +321,7 @@ class _Rows:
         self._entries.append(entry or _NO_ENTRY)
         self.end = at + found.size
 
-    def run(self, data: bytes, position: int) -> Run:
+    def run(self, data: bytes, position: int) -> RecordRun:
         columns = np.array(self._rows, np.int64).reshape(-1, ROWS).T
         entries = None
         if any(entry is not _NO_ENTRY for entry in self._entries):
@@ -329,7 +329,7 @@ class _Rows:
             bounded = [[min(value, _I64_MAX) for value in entry] for entry in self._entries]
             entries = np.ascontiguousarray(np.array(bounded, np.int64).T)
         columns = np.ascontiguousarray(columns)
-        return Run(data, position, self.end, list(self._keys), columns, entries, list(self._destinations))
+        return RecordRun(data, position, self.end, list(self._keys), columns, entries, list(self._destinations))
 
 
 def _is_text(name: bytes) -> bool:

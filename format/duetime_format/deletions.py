@@ -10,7 +10,7 @@ the old queue is within the new one, and no offset is higher than the log is lon
 import json
 from typing import NamedTuple
 
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 
 
 class Deletion(NamedTuple):
@@ -30,14 +30,14 @@ class Deletion(NamedTuple):
 
 
 def decode(body: bytes, position: int) -> Deletion:
-    """Raises: Damaged: the bytes are not a deletion."""
+    """Raises: DamagedBytes: the bytes are not a deletion."""
     try:
         found = json.loads(body)
         topic, generation, begins = found["topic"], found["generation"], found["begins"]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise Damaged("it is not a deletion of a topic") from error
+        raise DamagedBytes("it is not a deletion of a topic") from error
     if type(topic) is not str or not topic or not isinstance(begins, list) or not _are_numbers(generation, *begins):
-        raise Damaged("it is not a deletion of a topic")
+        raise DamagedBytes("it is not a deletion of a topic")
     return Deletion(topic, generation, tuple(begins), position)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from duetime_format import subjects
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.names import CANCELLED_TOPIC
 from duetime_format.ranges import ranges
 from duetime_format.units import Ints
@@ -49,15 +49,17 @@ def decode(body: bytes) -> Ends:
     """All rows of a record.
 
     Raises:
-        Damaged: the bytes are no such rows; none of them counts then.
+        DamagedBytes: the bytes are no such rows; none of them counts then.
     """
     if len(body) % END_BYTES:
-        raise Damaged(f"{len(body)} bytes are not whole rows of {END_BYTES}")
+        raise DamagedBytes(f"{len(body)} bytes are not whole rows of {END_BYTES}")
     rows = np.frombuffer(body, END_TYPE)
     wrong = (rows["lane"] < 1) | (rows["entry"] < 0) | (rows["due"] < 0) | rows["pad"].any(axis=1)
     wrong |= (rows["reason"] != CANCELLED) & (rows["reason"] != REPLACED)
     if wrong.any():
         index = int(np.flatnonzero(wrong)[0])
         lane, reason, _, entry, due = rows[index].item()
-        raise Damaged(f"row {index} ends entry {entry} of lane {lane}, due {due}, for reason {reason}: no such end")
+        raise DamagedBytes(
+            f"row {index} ends entry {entry} of lane {lane}, due {due}, for reason {reason}: no such end"
+        )
     return rows

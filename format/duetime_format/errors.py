@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 
-class Damaged(Exception):
+class DamagedBytes(Exception):
     """Bytes are not as they were written; `text` is the reason, a lower-case clause."""
 
     def __init__(self, text: str) -> None:

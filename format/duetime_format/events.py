@@ -37,7 +37,7 @@ from contextlib import contextmanager
 from struct import Struct
 from typing import NamedTuple, Protocol
 
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.names import LITE_PREFIX
 from duetime_format.ranges import RANGE
 
@@ -75,7 +75,7 @@ Letter = tuple[str, int, int]
 Pairs = tuple[tuple[int, int], ...]
 
 
-class Key(NamedTuple):
+class PlaceKey(NamedTuple):
     """Names a place. `queue_topic` is `topic`, or its retry topic, or, if `topic` is a lite topic's key, the parent."""
 
     group: str
@@ -92,7 +92,7 @@ class Key(NamedTuple):
         return self.topic != self.queue_topic and not self.is_lite
 
 
-class Event(Protocol):
+class GroupEvent(Protocol):
     """One of the types below. `kind` is its number."""
 
     @property
@@ -101,7 +101,7 @@ class Event(Protocol):
     def payload(self) -> bytes: ...
 
 
-class Give(NamedTuple):
+class GiveEvent(NamedTuple):
     """Messages were given under a lease."""
 
     place: int
@@ -132,7 +132,7 @@ class Give(NamedTuple):
         return head + self.ranges
 
     @classmethod
-    def read(cls, payload: bytes) -> "Give":
+    def read(cls, payload: bytes) -> "GiveEvent":
         place, lease, received, until_ms, most, flags, attempt, before, after, count = _GIVE.unpack_from(payload)
         at = _GIVE.size + count * _PAIR.size
         expired = tuple(_PAIR.iter_unpack(payload[_GIVE.size : at])) if count else ()
@@ -141,7 +141,7 @@ class Give(NamedTuple):
         return cls(*fixed, expired, payload[at:])
 
 
-class End(NamedTuple):
+class EndEvent(NamedTuple):
     """Messages are done."""
 
     place: int
@@ -156,12 +156,12 @@ class End(NamedTuple):
         return _END.pack(self.place, self.lease) + self.ranges
 
     @classmethod
-    def read(cls, payload: bytes) -> "End":
+    def read(cls, payload: bytes) -> "EndEvent":
         place, lease = _END.unpack_from(payload)
         return cls(place, lease, payload[_END.size :])
 
 
-class Change(NamedTuple):
+class ChangeEvent(NamedTuple):
     """The lease of messages ends at another time."""
 
     place: int
@@ -177,12 +177,12 @@ class Change(NamedTuple):
         return _CHANGE.pack(self.place, self.lease, self.until_ms) + self.ranges
 
     @classmethod
-    def read(cls, payload: bytes) -> "Change":
+    def read(cls, payload: bytes) -> "ChangeEvent":
         place, lease, until_ms = _CHANGE.unpack_from(payload)
         return cls(place, lease, until_ms, payload[_CHANGE.size :])
 
 
-class Back(NamedTuple):
+class ReturnEvent(NamedTuple):
     """Messages were returned: their lease ended at `ended_at_ms`, and the delivery counted as an attempt or not."""
 
     place: int
@@ -199,12 +199,12 @@ class Back(NamedTuple):
         return _BACK.pack(self.place, self.lease, self.ended_at_ms, self.counted) + self.ranges
 
     @classmethod
-    def read(cls, payload: bytes) -> "Back":
+    def read(cls, payload: bytes) -> "ReturnEvent":
         place, lease, ended_at_ms, counted = _BACK.unpack_from(payload)
         return cls(place, lease, ended_at_ms, bool(counted), payload[_BACK.size :])
 
 
-class Defer(NamedTuple):
+class DeferEvent(NamedTuple):
     """A message waits in its place until it is tried again."""
 
     place: int
@@ -221,12 +221,12 @@ class Defer(NamedTuple):
         return _DEFER.pack(self.place, self.lease, self.offset, self.until_ms) + self.history
 
     @classmethod
-    def read(cls, payload: bytes) -> "Defer":
+    def read(cls, payload: bytes) -> "DeferEvent":
         place, lease, offset, until_ms = _DEFER.unpack_from(payload)
         return cls(place, lease, offset, until_ms, payload[_DEFER.size :])
 
 
-class Settle(NamedTuple):
+class SettleEvent(NamedTuple):
     """A message is done if its copy exists."""
 
     place: int
@@ -243,12 +243,12 @@ class Settle(NamedTuple):
         return _SETTLE.pack(self.place, self.lease, self.offset, copy_offset, queue) + topic.encode()
 
     @classmethod
-    def read(cls, payload: bytes) -> "Settle":
+    def read(cls, payload: bytes) -> "SettleEvent":
         place, lease, offset, copy_offset, queue = _SETTLE.unpack_from(payload)
         return cls(place, lease, offset, (payload[_SETTLE.size :].decode(), queue, copy_offset))
 
 
-class Scan(NamedTuple):
+class ScanEvent(NamedTuple):
     """The messages between do not pass the filter."""
 
     place: int
@@ -263,11 +263,11 @@ class Scan(NamedTuple):
         return _SCAN.pack(*self)
 
     @classmethod
-    def read(cls, payload: bytes) -> "Scan":
+    def read(cls, payload: bytes) -> "ScanEvent":
         return cls(*_SCAN.unpack(payload))
 
 
-class Hide(NamedTuple):
+class HideEvent(NamedTuple):
     """Existing messages are hidden until a given time."""
 
     place: int
@@ -285,12 +285,12 @@ class Hide(NamedTuple):
         return _HIDE.pack(self.place, self.until_ms, self.attempt, self.before, self.after) + self.ranges
 
     @classmethod
-    def read(cls, payload: bytes) -> "Hide":
+    def read(cls, payload: bytes) -> "HideEvent":
         place, until_ms, attempt, before, after = _HIDE.unpack_from(payload)
         return cls(place, until_ms, attempt, before, after, payload[_HIDE.size :])
 
 
-class Reset(NamedTuple):
+class ResetEvent(NamedTuple):
     """The place continues at an offset."""
 
     place: int
@@ -304,11 +304,11 @@ class Reset(NamedTuple):
         return _RESET.pack(*self)
 
     @classmethod
-    def read(cls, payload: bytes) -> "Reset":
+    def read(cls, payload: bytes) -> "ResetEvent":
         return cls(*_RESET.unpack(payload))
 
 
-class Delete(NamedTuple):
+class DeleteEvent(NamedTuple):
     """A group is gone."""
 
     group: str
@@ -321,11 +321,11 @@ class Delete(NamedTuple):
         return self.group.encode()
 
     @classmethod
-    def read(cls, payload: bytes) -> "Delete":
+    def read(cls, payload: bytes) -> "DeleteEvent":
         return cls(payload.decode())
 
 
-class Taken(NamedTuple):
+class DeadLetterRemoveEvent(NamedTuple):
     """Dead letters are gone."""
 
     topic: str
@@ -340,11 +340,11 @@ class Taken(NamedTuple):
         return _letters(self.topic, self.queue, self.ranges)
 
     @classmethod
-    def read(cls, payload: bytes) -> "Taken":
+    def read(cls, payload: bytes) -> "DeadLetterRemoveEvent":
         return cls(*_letters_of(payload))
 
 
-class Left(NamedTuple):
+class DeadLetterKeepEvent(NamedTuple):
     """Dead letters exist, regardless of earlier events."""
 
     topic: str
@@ -359,11 +359,11 @@ class Left(NamedTuple):
         return _letters(self.topic, self.queue, self.ranges)
 
     @classmethod
-    def read(cls, payload: bytes) -> "Left":
+    def read(cls, payload: bytes) -> "DeadLetterKeepEvent":
         return cls(*_letters_of(payload))
 
 
-class LetterSettle(NamedTuple):
+class DeadLetterSettleEvent(NamedTuple):
     """A dead letter is gone if its copy exists."""
 
     letter: Letter
@@ -379,35 +379,35 @@ class LetterSettle(NamedTuple):
         return _LETTER.pack(queue, offset, copy_offset, copy_queue, len(name)) + name + copy_topic.encode()
 
     @classmethod
-    def read(cls, payload: bytes) -> "LetterSettle":
+    def read(cls, payload: bytes) -> "DeadLetterSettleEvent":
         queue, offset, copy_offset, copy_queue, length = _LETTER.unpack_from(payload)
         at = _LETTER.size + length
         copy = payload[at:].decode(), copy_queue, copy_offset
         return cls((payload[_LETTER.size : at].decode(), queue, offset), copy)
 
 
-_READERS: dict[int, Callable[[bytes], Event]] = {
-    GIVE: Give.read,
-    END: End.read,
-    CHANGE: Change.read,
-    BACK: Back.read,
-    DEFER: Defer.read,
-    SETTLE: Settle.read,
-    SCAN: Scan.read,
-    HIDE: Hide.read,
-    RESET: Reset.read,
-    DELETE: Delete.read,
-    TAKEN: Taken.read,
-    LETTER: LetterSettle.read,
-    LEFT: Left.read,
+_READERS: dict[int, Callable[[bytes], GroupEvent]] = {
+    GIVE: GiveEvent.read,
+    END: EndEvent.read,
+    CHANGE: ChangeEvent.read,
+    BACK: ReturnEvent.read,
+    DEFER: DeferEvent.read,
+    SETTLE: SettleEvent.read,
+    SCAN: ScanEvent.read,
+    HIDE: HideEvent.read,
+    RESET: ResetEvent.read,
+    DELETE: DeleteEvent.read,
+    TAKEN: DeadLetterRemoveEvent.read,
+    LETTER: DeadLetterSettleEvent.read,
+    LEFT: DeadLetterKeepEvent.read,
 }
 
 
-def read(kind: int, payload: bytes) -> Event:
-    """The event with this payload. Raises: Damaged: there is no such kind."""
+def read(kind: int, payload: bytes) -> GroupEvent:
+    """The event with this payload. Raises: DamagedBytes: there is no such kind."""
     reader = _READERS.get(kind)
     if reader is None:
-        raise Damaged(f"group event {kind} is not known")
+        raise DamagedBytes(f"group event {kind} is not known")
     return reader(payload)
 
 
@@ -428,10 +428,10 @@ def reading() -> Iterator[None]:
     try:
         yield
     except (struct.error, KeyError, IndexError, UnicodeDecodeError) as error:
-        raise Damaged(f"group events can't be read: {type(error).__name__}") from error
+        raise DamagedBytes(f"group events can't be read: {type(error).__name__}") from error
 
 
-def begin_body(places: dict[int, Key]) -> bytes:
+def begin_body(places: dict[int, PlaceKey]) -> bytes:
     """The bytes before the events of a record; `places` by their numbers."""
     parts = [_HEAD.pack(VERSION, len(places))]
     for number, key in places.items():
@@ -445,11 +445,11 @@ def framed(kind: int, payload: bytes) -> bytes:
     return _EVENT.pack(kind, len(payload)) + payload
 
 
-def keys_of(body: bytes) -> tuple[dict[int, Key], int]:
-    """Places by their numbers, and the start of the events. Raises: Damaged: another version."""
+def keys_of(body: bytes) -> tuple[dict[int, PlaceKey], int]:
+    """Places by their numbers, and the start of the events. Raises: DamagedBytes: another version."""
     version, count = _HEAD.unpack_from(body)
     if version != VERSION:
-        raise Damaged(f"version {version} of group events is not known")
+        raise DamagedBytes(f"version {version} of group events is not known")
     keys, at = {}, _HEAD.size
     for _ in range(count):
         number, queue = _PLACE.unpack_from(body, at)
@@ -459,21 +459,21 @@ def keys_of(body: bytes) -> tuple[dict[int, Key], int]:
             length = body[at]
             names.append(body[at + 1 : at + 1 + length].decode())
             at += 1 + length
-        keys[number] = Key(names[0], names[1], names[2], queue)
+        keys[number] = PlaceKey(names[0], names[1], names[2], queue)
     return keys, at
 
 
 def events_in(body: bytes, at: int) -> Iterator[tuple[int, bytes]]:
-    """Kind and payload of each event, from the start of the events. Raises: Damaged: one is cut short."""
+    """Kind and payload of each event, from the start of the events. Raises: DamagedBytes: one is cut short."""
     while at < len(body):
         kind, length = _EVENT.unpack_from(body, at)
         at += _EVENT.size + length
         if at > len(body):
-            raise Damaged(f"an event of {length} bytes is cut short")
+            raise DamagedBytes(f"an event of {length} bytes is cut short")
         yield kind, body[at - length : at]
 
 
-def events_near(body: bytes, at: int, spans: dict[int, tuple[int, int]]) -> Iterator[Event]:
+def events_near(body: bytes, at: int, spans: dict[int, tuple[int, int]]) -> Iterator[GroupEvent]:
     """Events that may be about messages in `spans`, (first, last) offset by place number, and all about dead
     letters."""
     while at < len(body):

@@ -22,7 +22,7 @@ import numpy as np
 
 from duetime_format import layout, record
 from duetime_format.compiled import twin
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.lanes import place_of
 from duetime_format.levels import DELAY_MS_MAX
 from duetime_format.limits import PROPERTIES_BYTES_MAX
@@ -30,7 +30,7 @@ from duetime_format.names import GIVEN_UP_TOPIC, OP_TOPIC, TIMER_TOPIC
 from duetime_format.properties import NAME_END, VALUE_END, as_text, encode_properties, number_of, value_of
 from duetime_format.record import Record
 from duetime_format.replacing import asked_by
-from duetime_format.restore import Unrestorable, target_of
+from duetime_format.restore import UnrestorableEntry, target_of
 from duetime_format.timers import java_long
 from duetime_format.units import Ints, Mask
 
@@ -66,7 +66,7 @@ _ENDING = frozenset(
 )
 
 
-class Ends(NamedTuple):
+class HalfOutcomes(NamedTuple):
     """Ends of half messages, as columns."""
 
     codes: Ints
@@ -85,10 +85,10 @@ def are_ended(tags: Ints) -> Mask:
     return ended
 
 
-def ends_of(tags: Ints) -> Ends:
+def ends_of(tags: Ints) -> HalfOutcomes:
     """The ends of ended half messages (`are_ended`), by the tagsCodes of their units."""
     values = END_TAG_MAX - tags.astype(np.int64)
-    return Ends(values & _CODE_MASK, values >> _POSITION_SHIFT)
+    return HalfOutcomes(values & _CODE_MASK, values >> _POSITION_SHIFT)
 
 
 def op_bodies(offsets: Sequence[int]) -> Iterator[bytes]:
@@ -110,7 +110,7 @@ def ended_by(body: bytes) -> list[int]:
     """The offsets in an op record's body, a broker's or ours; empty parts between commas are ignored.
 
     Raises:
-        Damaged: a part is not an offset; none of them counts then.
+        DamagedBytes: a part is not an offset; none of them counts then.
     """
     offsets = []
     for part in body.split(b","):
@@ -118,7 +118,7 @@ def ended_by(body: bytes) -> list[int]:
         if not text:
             continue
         if not text.isdigit() or len(text) > _OFFSET_DIGITS_MAX:
-            raise Damaged(f"{text[:32]!r} in an op record is not an offset of a half message")
+            raise DamagedBytes(f"{text[:32]!r} in an op record is not an offset of a half message")
         offsets.append(int(text))
     return offsets
 
@@ -188,12 +188,12 @@ def committed(found: Record, highest: int, timer_lanes: int) -> bytes:
         timer_lanes: the number of lanes for any time, one at least.
 
     Raises:
-        Damaged: it names no valid topic or queue, or its properties leave no room.
+        DamagedBytes: it names no valid topic or queue, or its properties leave no room.
     """
     try:
         topic, queue = target_of(found.properties)
-    except Unrestorable as error:
-        raise Damaged(str(error)) from error
+    except UnrestorableEntry as error:
+        raise DamagedBytes(str(error)) from error
     level = java_long(value_of(found.properties, _DELAY)) or 0
     parts = [part for part in found.properties.split(VALUE_END) if part and part.split(NAME_END, 1)[0] not in _NOT_KEPT]
     ending = [_property(HALF, b"%d" % found.queue_offset)]
@@ -243,7 +243,7 @@ quickest_run = committed_run if _compiled is None else _compiled.committed_run
 
 
 def given_up(found: Record, checks: int) -> bytes:
-    """The copy of a half message that is given up. Raises: Damaged: its properties leave no room."""
+    """The copy of a half message that is given up. Raises: DamagedBytes: its properties leave no room."""
     parts = [
         part
         for part in found.properties.split(VALUE_END)
@@ -258,7 +258,7 @@ def given_up(found: Record, checks: int) -> bytes:
 
 def _encoded(found: Record, topic: str, queue: int, properties: bytes, sys_flag: int, prepared: int) -> bytes:
     if len(properties) > PROPERTIES_BYTES_MAX:
-        raise Damaged(f"its properties would take {len(properties)} bytes; the limit is {PROPERTIES_BYTES_MAX}")
+        raise DamagedBytes(f"its properties would take {len(properties)} bytes; the limit is {PROPERTIES_BYTES_MAX}")
     # All fields are named: dataclasses.replace would take longer than the rest of a commit.
     made = Record(
         topic=topic,

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from duetime_format import layout, record
-from duetime_format.columns import Ints, Run
+from duetime_format.columns import Ints, RecordRun
 from duetime_format.compiled import twin
 from duetime_format.properties import as_text, value_of
 
@@ -46,14 +46,14 @@ def tag_word(tag: str) -> str:
     return _TAG_PREFIX + tag
 
 
-def rows_of(run: Run) -> Rows:
+def rows_of(run: RecordRun) -> Rows:
     """A row for each key of a run of the log, in order."""
     rows = rows_placed(run, run.data)
     assert rows is not None
     return rows
 
 
-def rows_placed(run: Run, placed: bytes | bytearray, count_max: int = _I32_MAX) -> Rows | None:
+def rows_placed(run: RecordRun, placed: bytes | bytearray, count_max: int = _I32_MAX) -> Rows | None:
     """As `rows_of`, for the records of a put.
 
     Args:
@@ -75,7 +75,7 @@ def rows_placed(run: Run, placed: bytes | bytearray, count_max: int = _I32_MAX) 
     return rows
 
 
-def _texts(run: Run) -> Iterator[tuple[int, str]]:
+def _texts(run: RecordRun) -> Iterator[tuple[int, str]]:
     """(record, key) of all keys."""
     topics = [topic.decode() for topic, _ in run.keys]
     indexed = (run.flags & layout.SYS_TRANSACTION) != layout.SYS_TRANSACTION_ROLLBACK

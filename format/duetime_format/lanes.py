@@ -20,7 +20,7 @@ BOUND_TOPICS = LANE_TOPICS | {HALF_TOPIC}
 BOUND_TOPIC_NAMES = frozenset(topic.encode() for topic in BOUND_TOPICS)
 
 
-class Place(NamedTuple):
+class LanePlace(NamedTuple):
     """The place of an entry in a lane: entries fall due in this order."""
 
     due_at_ms: int

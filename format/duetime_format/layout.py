@@ -67,7 +67,7 @@ def tail_at(sys_flag: int) -> int:
     return stored_at(sys_flag) + I64.size + (_HOST_BYTES_V6 if sys_flag & SYS_STORE_V6 else _HOST_BYTES)
 
 
-class Head(NamedTuple):
+class RecordHead(NamedTuple):
     """The first fields of a record, and the indices of its parts."""
 
     size: int
@@ -111,12 +111,12 @@ class Head(NamedTuple):
         return self.magic in (MAGIC_V1, MAGIC_V2)
 
 
-def head_of(data: bytes | bytearray | memoryview, at: int = 0) -> Head | None:
+def head_of(data: bytes | bytearray | memoryview, at: int = 0) -> RecordHead | None:
     """The head of any bytes (see `is_message`); None: they are too few."""
-    return Head._make(PREFIX.unpack_from(data, at)) if len(data) - at >= PREFIX_BYTES else None
+    return RecordHead._make(PREFIX.unpack_from(data, at)) if len(data) - at >= PREFIX_BYTES else None
 
 
-def topic_and_properties(head: Head, rest: bytes) -> tuple[bytes, bytes]:
+def topic_and_properties(head: RecordHead, rest: bytes) -> tuple[bytes, bytes]:
     """Topic and properties, from the bytes after a record's body."""
     topic_at = head.topic_length_bytes
     topic_end = topic_at + int.from_bytes(rest[:topic_at], "big")

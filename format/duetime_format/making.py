@@ -20,7 +20,7 @@ def topic_field(topic: str) -> bytes:
     return bytes([len(encoded)]) + encoded
 
 
-class Maker:
+class RecordMaker:
     """Makes V1 records without places, which the store fills in."""
 
     __slots__ = ("_born_host", "_fixed_bytes", "_pack", "_store_host", "_sys_flag")

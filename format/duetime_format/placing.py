@@ -7,7 +7,7 @@ The compiled twin does it in one pass over the bytes.
 from dataclasses import dataclass
 
 from duetime_format import batches, layout, record
-from duetime_format.columns import Ints, Run
+from duetime_format.columns import Ints, RecordRun
 from duetime_format.compiled import twin
 from duetime_format.timers import placed_due
 from duetime_format.units import UNIT
@@ -19,7 +19,7 @@ OWN_DUE = -1
 
 
 @dataclass(slots=True)
-class Placed:
+class PlacedRecords:
     """Records with their places."""
 
     data: bytearray
@@ -34,19 +34,19 @@ class Placed:
 
 
 def place(
-    run: Run, positions: Ints, next_offsets: list[int], dues: list[int], now_ms: int, marks: Ints | None = None
-) -> Placed:
+    run: RecordRun, positions: Ints, next_offsets: list[int], dues: list[int], now_ms: int, marks: Ints | None = None
+) -> PlacedRecords:
     """Gives every record its place; the other lists have a value for each key.
 
     Args:
         positions: log positions of the records.
         next_offsets: the offset of the first record of a key.
         dues: the due time that replaces the tags' hash in the units of a key; 0: none does; OWN_DUE: that of each
-            record, which must have TIMER_OUT_MS in the sender's form (`Run.timer_at`).
+            record, which must have TIMER_OUT_MS in the sender's form (`RecordRun.timer_at`).
         marks: of each record's batch (batches.py); 0: none. None: no record is in a batch.
     """
     if _twin is not None:
-        return Placed(*_twin.place(run.data, run.columns, positions, next_offsets, dues, now_ms, marks))
+        return PlacedRecords(*_twin.place(run.data, run.columns, positions, next_offsets, dues, now_ms, marks))
     data, offsets, units = bytearray(run.data), [], [b""] * len(run.keys)
     counts = [0] * len(run.keys)
     own_dues: list[int] = []
@@ -69,10 +69,10 @@ def place(
         units[key] += UNIT.pack(position, size, due_at_ms or tags_code)
         offsets.append(offset)
         counts[key] += 1
-    return Placed(data, offsets, b"".join(units), counts, own_dues if OWN_DUE in dues else [], past)
+    return PlacedRecords(data, offsets, b"".join(units), counts, own_dues if OWN_DUE in dues else [], past)
 
 
-def reposition(run: Run, positions: Ints) -> bytearray:
+def reposition(run: RecordRun, positions: Ints) -> bytearray:
     """The records unchanged, except for their position in the log and the CRC. They are not part of a batch any
     more."""
     data = bytearray(run.data)

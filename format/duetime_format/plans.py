@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from duetime_format.columns import Ints, Key
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 
 # Maximum time from a plan to the due times of its entries, in ms.
 PLAN_MS_MAX = 5
@@ -55,22 +55,22 @@ def decode(body: bytes) -> Plan:
     """The plan of a record.
 
     Raises:
-        Damaged: the bytes are not a plan; none of its rows counts then.
+        DamagedBytes: the bytes are not a plan; none of its rows counts then.
     """
     try:
         version, lane, count = _HEAD.unpack_from(body)
         if version != VERSION:
-            raise Damaged(f"version {version} of a plan is not known")
+            raise DamagedBytes(f"version {version} of a plan is not known")
         queues, at = [], _HEAD.size
         for _ in range(count):
             queue, length = _QUEUE.unpack_from(body, at)
             at += _QUEUE.size + length
             queues.append((body[at - length : at], queue))
     except struct.error as error:
-        raise Damaged(f"a plan of {len(body)} bytes is cut short") from error
+        raise DamagedBytes(f"a plan of {len(body)} bytes is cut short") from error
     if at > len(body) or (len(body) - at) % ROW_TYPE.itemsize:
-        raise Damaged(f"{len(body)} bytes are not a plan of whole rows")
+        raise DamagedBytes(f"{len(body)} bytes are not a plan of whole rows")
     rows = np.frombuffer(body[at:], ROW_TYPE)
     if ((rows["queue"] >= count) | (rows["entry"] < 0) | (rows["offset"] < 0)).any():
-        raise Damaged("a row of a plan names no place")
+        raise DamagedBytes("a row of a plan names no place")
     return Plan(lane, queues, rows)

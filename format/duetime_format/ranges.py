@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from struct import Struct
 
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 
 RANGE = Struct(">qI")
 # Twelve bytes may name four thousand million offsets. A lease has RECEIVE_COUNT_MAX, an event no more than one scan.
@@ -29,16 +29,16 @@ def ranges(offsets: list[int]) -> bytes:
 
 
 def ranges_of(data: bytes) -> Iterator[tuple[int, int]]:
-    """First offset and count of each. Raises: Damaged."""
+    """First offset and count of each. Raises: DamagedBytes."""
     if len(data) % RANGE.size:
-        raise Damaged(f"{len(data)} bytes are not whole ranges")
+        raise DamagedBytes(f"{len(data)} bytes are not whole ranges")
     return RANGE.iter_unpack(data)
 
 
 def offsets_of(data: bytes) -> list[int]:
-    """All offsets of the ranges. Raises: Damaged."""
+    """All offsets of the ranges. Raises: DamagedBytes."""
     if (total := count_of(data)) > OFFSETS_MAX:
-        raise Damaged(f"{len(data)} bytes of ranges name {total} offsets; the limit is {OFFSETS_MAX}")
+        raise DamagedBytes(f"{len(data)} bytes of ranges name {total} offsets; the limit is {OFFSETS_MAX}")
     found: list[int] = []
     for first, count in ranges_of(data):
         found += range(first, first + count)
@@ -46,14 +46,14 @@ def offsets_of(data: bytes) -> list[int]:
 
 
 def count_of(data: bytes) -> int:
-    """The number of offsets in the ranges. Raises: Damaged."""
+    """The number of offsets in the ranges. Raises: DamagedBytes."""
     if len(data) == RANGE.size:
         return int.from_bytes(data[8:], "big")
     return sum(count for _, count in ranges_of(data))
 
 
 def are_ascending(data: bytes) -> bool:
-    """Whether each range begins after its predecessor, and has offsets, from 0 on. Raises: Damaged."""
+    """Whether each range begins after its predecessor, and has offsets, from 0 on. Raises: DamagedBytes."""
     end = 0
     for first, count in ranges_of(data):
         if first < end or not count:

@@ -21,7 +21,7 @@ _RECEIPT = Struct(">HQQH")
 _CHECKED = RECEIPT_BYTES - 2
 
 
-class Receipt(NamedTuple):
+class LeaseReceipt(NamedTuple):
     """The parts of one receipt."""
 
     shard: int
@@ -54,12 +54,12 @@ def of_lease(name: bytes, offsets: Iterable[int]) -> list[bytes]:
     return [name + part + crc_hqx(part, check).to_bytes(2, "big") for part in parts]
 
 
-def parse(receipt: bytes) -> Receipt | None:
+def parse(receipt: bytes) -> LeaseReceipt | None:
     """None: these bytes never were a receipt."""
     if len(receipt) != RECEIPT_BYTES:
         return None
     shard, lease, offset, check = _RECEIPT.unpack(receipt)
-    return Receipt(shard, lease, offset) if crc_hqx(receipt[:_CHECKED], 0) == check else None
+    return LeaseReceipt(shard, lease, offset) if crc_hqx(receipt[:_CHECKED], 0) == check else None
 
 
 def shard_of(receipt: bytes) -> int | None:

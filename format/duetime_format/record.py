@@ -15,7 +15,7 @@ import zlib
 from dataclasses import dataclass
 
 from duetime_format import layout
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.properties import NAME_END, VALUE_END, as_text
 
 TAGS = "TAGS"
@@ -223,43 +223,43 @@ def decode(buffer: bytes | bytearray | memoryview, at: int = 0, *, check_crc: bo
     """The record that starts at `at`.
 
     Raises:
-        Damaged: the bytes are not a record, are cut short, or do not match their CRC: the whole record's if it has the
-            mark, else the body's.
+        DamagedBytes: the bytes are not a record, are cut short, or do not match their CRC: the whole record's if it has
+            the mark, else the body's.
     """
     room = len(buffer) - at
     if room < layout.PREFIX_BYTES:
-        raise Damaged(f"{room} bytes are too few for a record")
-    head = layout.Head._make(layout.PREFIX.unpack_from(buffer, at))
+        raise DamagedBytes(f"{room} bytes are too few for a record")
+    head = layout.RecordHead._make(layout.PREFIX.unpack_from(buffer, at))
     if not head.is_message:
-        raise Damaged(f"magic {head.magic & 0xFFFFFFFF:08x} is not a message's")
+        raise DamagedBytes(f"magic {head.magic & 0xFFFFFFFF:08x} is not a message's")
     size, fixed = head.size, head.bytes_min
     if not fixed <= size <= room:
-        raise Damaged(f"record size {size} is not within {fixed} and {room}")
+        raise DamagedBytes(f"record size {size} is not within {fixed} and {room}")
     tail_at, body_at = at + head.tail_at, at + head.body_at
     reconsume_times, prepared, body_length = layout.TAIL.unpack_from(buffer, tail_at)
     topic_length_at = body_at + body_length
     if not 0 <= body_length <= size - fixed:
-        raise Damaged(f"body length {body_length} does not fit the record's {size} bytes")
+        raise DamagedBytes(f"body length {body_length} does not fit the record's {size} bytes")
     topic_at = topic_length_at + head.topic_length_bytes
     topic_length = int.from_bytes(buffer[topic_length_at:topic_at], "big", signed=True)
     if not 0 <= topic_length <= size - fixed - body_length:
-        raise Damaged(f"topic length {topic_length} does not fit the record's {size} bytes")
+        raise DamagedBytes(f"topic length {topic_length} does not fit the record's {size} bytes")
     properties_at = topic_at + topic_length + 2
     properties_length = int.from_bytes(buffer[properties_at - 2 : properties_at], "big", signed=True)
     if properties_length != at + size - properties_at:
-        raise Damaged(f"properties length {properties_length} does not end the record of {size} bytes")
+        raise DamagedBytes(f"properties length {properties_length} does not end the record of {size} bytes")
     body = bytes(buffer[body_at:topic_length_at])
     if check_crc:
         whole = matches_crc_mark(memoryview(buffer)[at : at + size], properties_length)
         if whole is False:
-            raise Damaged("the record does not match its CRC")
+            raise DamagedBytes("the record does not match its CRC")
         # RocketMQ writes CRC 0 for an empty body, which is also CRC-32 of nothing.
         if whole is None and body_crc(body) != head.body_crc:
-            raise Damaged(f"body CRC {body_crc(body):08x} is not the stored {head.body_crc & 0xFFFFFFFF:08x}")
+            raise DamagedBytes(f"body CRC {body_crc(body):08x} is not the stored {head.body_crc & 0xFFFFFFFF:08x}")
     try:
         topic = str(buffer[topic_at : topic_at + topic_length], "utf-8")
     except UnicodeDecodeError as error:
-        raise Damaged("topic is not UTF-8") from error
+        raise DamagedBytes("topic is not UTF-8") from error
     stored_at, store_host_at = at + head.stored_at, at + head.store_host_at
     return Record(
         topic=topic,

@@ -32,7 +32,7 @@ _BODY_BITS = layout.SYS_COMPRESSED
 LaneEntry = tuple[int, int, int]
 
 
-class Asked(NamedTuple):
+class RequestedDueTime(NamedTuple):
     """A requested due time: in `value` ms, or at that Unix ms."""
 
     value: int
@@ -42,7 +42,7 @@ class Asked(NamedTuple):
         return now_ms + self.value if self.is_delay else self.value
 
 
-def asked_by(properties: bytes) -> Asked | None:
+def asked_by(properties: bytes) -> RequestedDueTime | None:
     """The due time requested by the record of a lane for any time, by RocketMQ's precedence; None: nothing readable."""
     for name, scale, is_delay in (
         (record.TIMER_DELAY_SEC, 1_000, True),
@@ -51,7 +51,7 @@ def asked_by(properties: bytes) -> Asked | None:
     ):
         number = number_of(value_of(properties, name.encode()), _DIGITS)
         if number is not None:
-            return Asked(number * scale, is_delay)
+            return RequestedDueTime(number * scale, is_delay)
     return None
 
 
@@ -69,7 +69,7 @@ def replacing(
     found: Record,
     topic: str,
     queue: int,
-    asked: Asked,
+    asked: RequestedDueTime,
     *,
     entry: LaneEntry | None,
     latest: int | None,

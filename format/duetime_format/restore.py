@@ -25,7 +25,7 @@ import numpy as np
 
 from duetime_format import layout, record
 from duetime_format.compiled import twin
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.lanes import place_of
 from duetime_format.limits import BODY_BYTES_MAX, PROPERTIES_BYTES_MAX, TOPIC_CHARS_MAX
 from duetime_format.names import HALF_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, is_name
@@ -47,12 +47,12 @@ _QUEUE_ID_MAX = 2**31 - 1
 _NO_TARGETS = (SCHEDULE_TOPIC, TIMER_TOPIC, QUARANTINE_TOPIC, HALF_TOPIC)
 
 
-class Unrestorable(Exception):
+class UnrestorableEntry(Exception):
     """The entry can't be restored; the text is the reason."""
 
 
 @dataclass(slots=True)
-class Entry:
+class PulledEntry:
     """One lane entry as the store gave it. `data` is empty when the record is damaged."""
 
     lane: int
@@ -62,7 +62,7 @@ class Entry:
 
 
 @dataclass(slots=True)
-class Entries:
+class PulledEntries:
     """Entries of a lane as the store gave them: `records` back to back, no bytes for an entry of size 0."""
 
     lane: int
@@ -72,13 +72,13 @@ class Entries:
     sizes: list[int]
     due_at_ms: list[int]
 
-    def entry(self, index: int) -> Entry:
+    def entry(self, index: int) -> PulledEntry:
         at = sum(self.sizes[:index])
         data = self.records[at : at + self.sizes[index]]
-        return Entry(self.lane, int(self.numbers[index]), self.due_at_ms[index], data)
+        return PulledEntry(self.lane, int(self.numbers[index]), self.due_at_ms[index], data)
 
 
-def restore_run(entries: Entries, index: int) -> tuple[bytes, int]:
+def restore_run(entries: PulledEntries, index: int) -> tuple[bytes, int]:
     """Restored records of the entries from `index` on, back to back, and their number.
 
     The run ends at the first entry that `restore` has to judge; the compiled one may end sooner.
@@ -87,10 +87,10 @@ def restore_run(entries: Entries, index: int) -> tuple[bytes, int]:
     at = sum(entries.sizes[:index])
     for row in range(index, len(entries.sizes)):
         end = at + entries.sizes[row]
-        entry = Entry(entries.lane, int(entries.numbers[row]), entries.due_at_ms[row], entries.records[at:end])
+        entry = PulledEntry(entries.lane, int(entries.numbers[row]), entries.due_at_ms[row], entries.records[at:end])
         try:
             restored.append(restore(entry))
-        except Unrestorable:
+        except UnrestorableEntry:
             break
         at = end
     return b"".join(restored), len(restored)
@@ -123,8 +123,8 @@ def count_restored(
         if len(own) != size or size < layout.RECORD_BYTES_MIN or not is_entry(own, lane, number, position):
             return index
         try:
-            restored = restore(Entry(lane, number, due_at_ms, own))
-        except Unrestorable:
+            restored = restore(PulledEntry(lane, number, due_at_ms, own))
+        except UnrestorableEntry:
             return index
         if records[at : at + len(restored)] != restored:
             return index
@@ -143,16 +143,16 @@ quickest_run = restore_run if _compiled is None else _compiled.restore_run
 quickest_count = count_restored if _compiled is None else _compiled.count_restored
 
 
-def restore(entry: Entry) -> bytes:
+def restore(entry: PulledEntry) -> bytes:
     """The entry's restored record.
 
     Raises:
-        Unrestorable: it names no valid topic or queue, or its bytes are not a record.
+        UnrestorableEntry: it names no valid topic or queue, or its bytes are not a record.
     """
     try:
         found = record.decode(entry.data, check_crc=False)
-    except Damaged as error:
-        raise Unrestorable(error.text) from error
+    except DamagedBytes as error:
+        raise UnrestorableEntry(error.text) from error
     topic, queue = target_of(found.properties)
     return record.encode(
         replace(
@@ -170,19 +170,19 @@ def restore(entry: Entry) -> bytes:
 
 
 def target_of(properties: bytes) -> tuple[str, int]:
-    """Topic and queue named by the properties. Raises: Unrestorable."""
+    """Topic and queue named by the properties. Raises: UnrestorableEntry."""
     named = decode_properties(properties)
     topic, queue = named.get(record.REAL_TOPIC, ""), named.get(record.REAL_QID, "")
     if not topic:
-        raise Unrestorable("it has no REAL_TOPIC")
+        raise UnrestorableEntry("it has no REAL_TOPIC")
     if not is_name(topic) or len(topic) > TOPIC_CHARS_MAX or topic in _NO_TARGETS:
-        raise Unrestorable(f"REAL_TOPIC {topic!r} is not a topic to restore to")
+        raise UnrestorableEntry(f"REAL_TOPIC {topic!r} is not a topic to restore to")
     if not (queue.isascii() and queue.isdigit() and len(queue) <= 10 and int(queue) <= _QUEUE_ID_MAX):
-        raise Unrestorable(f"REAL_QID {queue!r} is not a queue")
+        raise UnrestorableEntry(f"REAL_QID {queue!r} is not a queue")
     return topic, int(queue)
 
 
-def _restored_properties(properties: bytes, entry: Entry) -> bytes:
+def _restored_properties(properties: bytes, entry: PulledEntry) -> bytes:
     parts = [part for part in properties.split(VALUE_END) if part and not part.startswith(_NOT_KEPT)]
     ending = record.lane_entry(entry.lane, entry.number, entry.due_at_ms)
     restored = record.with_crc_mark(VALUE_END.join([*parts, ending]))
@@ -193,11 +193,11 @@ def _restored_properties(properties: bytes, entry: Entry) -> bytes:
             # Only a broker's record is so full, and had no mark in the lane either.
             restored = kept
     if len(restored) > PROPERTIES_BYTES_MAX:
-        raise Unrestorable(f"its properties would take {len(restored)} bytes; the limit is {PROPERTIES_BYTES_MAX}")
+        raise UnrestorableEntry(f"its properties would take {len(restored)} bytes; the limit is {PROPERTIES_BYTES_MAX}")
     return restored
 
 
-def quarantine(entry: Entry, reason: str, *, keep_body: bool = True) -> bytes:
+def quarantine(entry: PulledEntry, reason: str, *, keep_body: bool = True) -> bytes:
     """The record that replaces an entry that can't be restored, with the original as its body."""
     body = entry.data[:QUARANTINE_BODY_BYTES_MAX] if keep_body else b""
     if len(body) < len(entry.data) and len(entry.data) >= layout.PREFIX_BYTES:
@@ -224,6 +224,6 @@ def message_id_of(data: bytes) -> str:
     """The id of the message, if its record is whole enough."""
     try:
         properties = record.decode(data, check_crc=False).properties
-    except Damaged:
+    except DamagedBytes:
         return ""
     return decode_properties(properties).get(record.UNIQ_KEY, "")[:255]

@@ -22,7 +22,7 @@ import re
 import numpy as np
 
 from duetime_format import record
-from duetime_format.columns import Run
+from duetime_format.columns import RecordRun
 from duetime_format.compiled import twin
 from duetime_format.properties import value_of
 from duetime_format.record import Record
@@ -80,7 +80,7 @@ def java_long(text: bytes) -> int | None:
     return value if _I64_MIN <= value <= _I64_MAX else None
 
 
-def dues(run: Run, indices: Ints) -> Ints:
+def dues(run: RecordRun, indices: Ints) -> Ints:
     """The due times of the records at `indices`, all of TIMER_TOPIC."""
     if _twin is not None:
         return np.frombuffer(_twin.dues(run.data, run.columns, np.ascontiguousarray(indices, np.int64)), np.int64)
@@ -89,7 +89,7 @@ def dues(run: Run, indices: Ints) -> Ints:
     return np.array([due_by(run.properties(index), at_ms) for index, at_ms in rows], np.int64)
 
 
-def agree(run: Run, indices: Ints) -> Mask:
+def agree(run: RecordRun, indices: Ints) -> Mask:
     """Whether the unstored records of TIMER_TOPIC at `indices` ask for the time in TIMER_OUT_MS: only those fall due at
     the time that the store answers."""
     if _twin is not None:
@@ -111,9 +111,9 @@ def agrees(properties: bytes) -> bool:
     return delay is not None and delay <= max(out, 1)
 
 
-def outs(run: Run, indices: Ints) -> Ints:
+def outs(run: RecordRun, indices: Ints) -> Ints:
     """Senders' values of TIMER_OUT_MS, a delay or the last ms before a time, in records with its 13 digits
-    (`Run.timer_at`)."""
+    (`RecordRun.timer_at`)."""
     digits = np.frombuffer(run.data, np.uint8)[run.timer_at[indices][:, None] + np.arange(len(_POWERS))]
     values: Ints = (digits.astype(np.int64) - ord("0")) @ _POWERS
     return values

@@ -4,7 +4,7 @@ from typing import TypeVar
 
 from duetime_format import layout, record
 from duetime_format.compiled import twin
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.properties import as_text, decode_properties, value_of
 
 _V1 = layout.I32.pack(layout.MAGIC_V1)
@@ -76,7 +76,7 @@ class View:
         """The body as sent, decompressed if necessary.
 
         Raises:
-            Damaged: of the SDK; compressed by an algorithm other than zlib, or not decompressible.
+            DamagedBytes: of the SDK; compressed by an algorithm other than zlib, or not decompressible.
         """
         return self._decompressed() if self.is_compressed else self.stored_body
 
@@ -120,7 +120,7 @@ class View:
         return int(layout.TAIL.unpack_from(self._record, self._head.tail_at)[0])
 
     @property
-    def _head(self) -> layout.Head:
+    def _head(self) -> layout.RecordHead:
         head = layout.head_of(self._record)
         assert head is not None, "a record is longer than its head"
         return head
@@ -170,14 +170,14 @@ def split(records: bytes) -> list[bytes]:
     """Records stored back to back, each as bytes of its own, so that keeping one does not keep all.
 
     Raises:
-        Damaged: the bytes are not whole records.
+        DamagedBytes: the bytes are not whole records.
     """
     parts = []
     at, end, size_at = 0, len(records), layout.size_at
     while at < end:
         size = size_at(records, at)
         if not 0 < size <= end - at:
-            raise Damaged(f"no whole record at byte {at} of {end}")
+            raise DamagedBytes(f"no whole record at byte {at} of {end}")
         parts.append(records[at : at + size])
         at += size
     return parts
@@ -196,7 +196,7 @@ def views(kind: type[Kind], records: bytes, queue: int | None = None) -> list[Ki
     """Records of a queue stored back to back, each as a `kind`, which has no __init__ of its own.
 
     Raises:
-        Damaged: the bytes are not whole records.
+        DamagedBytes: the bytes are not whole records.
     """
     return [kind(record, queue) for record in split(records)]
 

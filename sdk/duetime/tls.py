@@ -20,7 +20,7 @@ import grpc
 LOOK_S = 1.0
 
 
-class Files(NamedTuple):
+class PemFiles(NamedTuple):
     """Paths of PEM files; None: no file."""
 
     # Certificates of the trusted CAs; None: those of gRPC.
@@ -42,12 +42,12 @@ class Pems(NamedTuple):
 _Stamp = tuple[tuple[int, int, int] | None, ...]
 
 
-class Followed:
+class PemFollower:
     """The current contents of files. Safe to share between threads."""
 
     def __init__(
         self,
-        files: Files,
+        files: PemFiles,
         *,
         changed: Callable[[Pems], None] | None = None,
         failed: Callable[[OSError], None] | None = None,
@@ -91,7 +91,7 @@ class Followed:
             self._changed(self._pems)
 
 
-def _read(files: Files) -> tuple[_Stamp, Pems]:
+def _read(files: PemFiles) -> tuple[_Stamp, Pems]:
     """Raises: OSError (ssl.SSLError is one)."""
     stamp = _stamp_of(files)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -106,7 +106,7 @@ def _read(files: Files) -> tuple[_Stamp, Pems]:
     return stamp, pems
 
 
-def _stamp_of(files: Files) -> _Stamp:
+def _stamp_of(files: PemFiles) -> _Stamp:
     return tuple(None if path is None else _stamp_of_one(path) for path in files)
 
 
@@ -126,7 +126,7 @@ def credentials_of(pems: Pems) -> grpc.ChannelCredentials:
 class FollowingChannel(grpc.aio.Channel):
     """A channel whose calls start on a connection made of the current files."""
 
-    def __init__(self, followed: Followed, target: str, options: Sequence[tuple[str, Any]]) -> None:
+    def __init__(self, followed: PemFollower, target: str, options: Sequence[tuple[str, Any]]) -> None:
         self._followed = followed
         self._target = target
         self._options = options

@@ -17,7 +17,7 @@ from duetime.cli.output import print_json
 from duetime_core.clock import SystemClock
 from duetime_core.errors import DueTimeError, StartupError
 from duetime_core.node.settings import DATABASE_URL_VARIABLE
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.printing import echo
 
@@ -311,10 +311,10 @@ def _run(request: _Request, moment: Moment, settings: dict[str, str], now_ms: in
     from duetime_spark.jobs.registry import JOBS
     from duetime_spark.priority import give_way
     from duetime_spark.progress import TaskBars
-    from duetime_spark.running import Order, run
+    from duetime_spark.running import JobOptions, run
     from duetime_spark.session import start
 
-    order = Order(request.job, now_ms, request.late_ms, request.listed, request.out, is_strict=request.strict)
+    order = JobOptions(request.job, now_ms, request.late_ms, request.listed, request.out, is_strict=request.strict)
     is_shared = _has_session()
     if not is_shared:
         give_way(request.master, request.sources)
@@ -328,13 +328,13 @@ def _run(request: _Request, moment: Moment, settings: dict[str, str], now_ms: in
 
 
 def _keep(database_url: str, outcome: "JobOutcome") -> None:
-    from duetime_core.metadata.reports import Report, ShardMoment, keep
+    from duetime_core.metadata.reports import JobReport, ShardMoment, keep
 
     from duetime_spark.summaries import summary_of
 
     moment = outcome.moment
     shards = tuple(ShardMoment(one["shard"], one["end"], one["stored_at_ms"]) for one in moment.shards)
-    keep(database_url, Report(outcome.order.job, moment.id, _now_ms(), moment.sources, shards, summary_of(outcome)))
+    keep(database_url, JobReport(outcome.order.job, moment.id, _now_ms(), moment.sources, shards, summary_of(outcome)))
 
 
 def _check_software() -> None:
@@ -404,7 +404,7 @@ def _errors_in_one_line() -> Iterator[None]:
     """Reports errors in one line and exits with 1."""
     try:
         yield
-    except (DueTimeError, Damaged) as error:
+    except (DueTimeError, DamagedBytes) as error:
         _fail(error.text)
     except OSError as error:
         _fail(str(error))

@@ -11,12 +11,12 @@ from functools import partial
 
 import numpy as np
 import pyarrow as pa
-from duetime_core.ondisk.folder import Files
-from duetime_core.ondisk.gone import GoneLetters
 from duetime_format import events, group_file
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.events import events_in, keys_of, reading
 from duetime_format.ranges import offsets_of
+from duetime_shard.disk import ShardFiles
+from duetime_shard.gone import GoneDeadLetters
 from pyspark.sql import DataFrame, SparkSession
 
 from duetime_spark.moment import Moment
@@ -49,19 +49,19 @@ def _queue_end(ends: dict[tuple[str, int], int], topic: str, queue: int) -> int:
     return ends.get((topic, queue), 0)
 
 
-def _kept(files: Files) -> tuple[int, GoneLetters]:
+def _kept(files: ShardFiles) -> tuple[int, GoneDeadLetters]:
     """The first journal offset not covered by the bits, and the bits."""
     data = files.content(group_file.FILE)
     try:
-        return decode(data) if data else (0, GoneLetters())
-    except Damaged:
-        return 0, GoneLetters()
+        return decode(data) if data else (0, GoneDeadLetters())
+    except DamagedBytes:
+        return 0, GoneDeadLetters()
 
 
-def decode(data: bytes) -> tuple[int, GoneLetters]:
-    """See `duetime_format.group_file`. Raises: Damaged."""
+def decode(data: bytes) -> tuple[int, GoneDeadLetters]:
+    """See `duetime_format.group_file`. Raises: DamagedBytes."""
     first, gone = group_file.gone_letters(data)
-    return first, GoneLetters.decode(gone)
+    return first, GoneDeadLetters.decode(gone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +74,10 @@ class _Change:
     offsets: list[int]
 
 
-def replay(gone: GoneLetters, bodies: Iterable[bytes], max_offset: Ends) -> None:
+def replay(gone: GoneDeadLetters, bodies: Iterable[bytes], max_offset: Ends) -> None:
     """Applies records of the journal in order; skips unreadable records."""
     for body in bodies:
-        with suppress(Damaged), reading():
+        with suppress(DamagedBytes), reading():
             for change in _changes(body, max_offset):
                 places = [(change.topic, change.queue, offset) for offset in change.offsets]
                 (gone.taken if change.is_gone else gone.left)(places)
@@ -89,9 +89,9 @@ def _changes(body: bytes, max_offset: Ends) -> Iterator[_Change]:
         if kind not in (events.TAKEN, events.LEFT, events.LETTER):
             continue
         event = events.read(kind, payload)
-        if isinstance(event, events.Taken | events.Left):
+        if isinstance(event, events.DeadLetterRemoveEvent | events.DeadLetterKeepEvent):
             yield _Change(kind == events.TAKEN, event.topic, event.queue, offsets_of(event.ranges))
-        elif isinstance(event, events.LetterSettle):
+        elif isinstance(event, events.DeadLetterSettleEvent):
             topic, queue, offset = event.copy
             # A crash may have lost the copy.
             if max_offset(topic, queue) > offset:
@@ -99,7 +99,7 @@ def _changes(body: bytes, max_offset: Ends) -> Iterator[_Change]:
                 yield _Change(True, topic, queue, [offset])
 
 
-def offsets_in(gone: GoneLetters, topic: str, queue: int, stop: int) -> list[int]:
+def offsets_in(gone: GoneDeadLetters, topic: str, queue: int, stop: int) -> list[int]:
     """The gone letters of a queue at offsets [0, stop)."""
     offsets = np.arange(stop)
     return [int(offset) for offset in offsets[gone.among(topic, queue, offsets)]]

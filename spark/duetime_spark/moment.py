@@ -41,10 +41,10 @@ class Moment:
     @property
     def lanes(self) -> list[dict[str, Any]]:
         """The rows of table `lanes`, by shard and level."""
-        from duetime_spark.shards.snapshot import Snapshot
+        from duetime_spark.shards.snapshot import ShardSnapshot
         from duetime_spark.tables.snapshot_tables import lane_rows
 
-        rows = [row for shard in self.shards for row in lane_rows(Snapshot.from_dict(shard))]
+        rows = [row for shard in self.shards for row in lane_rows(ShardSnapshot.from_dict(shard))]
         return sorted(rows, key=lambda row: (row["shard"], row["level"]))
 
     @property

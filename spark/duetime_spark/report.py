@@ -9,7 +9,7 @@ from typing import Any
 from plotly.offline import get_plotlyjs
 
 from duetime_spark.charts import PAGES
-from duetime_spark.charts.parts import NOTHING, Cell, Chart, Grid, Page, Tile, moment
+from duetime_spark.charts.parts import NOTHING, Cell, Chart, ChartPage, Grid, Tile, moment
 
 _TEMPLATE = Path(__file__).with_name("report.html")
 _LINES = 200
@@ -17,7 +17,7 @@ _LINES = 200
 
 def page(found: dict[str, Any]) -> str:
     """HTML of a result, given as in JSON."""
-    made: Page = PAGES[found["job"]](found)
+    made: ChartPage = PAGES[found["job"]](found)
     charts = {}
     body = ['<div class="tiles">', *map(_tile, made.tiles), "</div>"]
     for number, part in enumerate(made.parts):

@@ -6,7 +6,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from duetime_spark.gone import GONE, gone_letters
-from duetime_spark.jobs.context import Context
+from duetime_spark.jobs.context import JobContext
 from duetime_spark.jobs.registry import JOBS, Result
 from duetime_spark.moment import Moment
 from duetime_spark.output import write
@@ -17,8 +17,8 @@ _FINDING = "shard,path,position,size,words"
 
 
 @dataclass(frozen=True)
-class Order:
-    """A job's options; see Context."""
+class JobOptions:
+    """A job's options; see JobContext."""
 
     job: str
     now_ms: int | None = None
@@ -33,7 +33,7 @@ class Order:
 class JobOutcome:
     """A job's result at a moment."""
 
-    order: Order
+    order: JobOptions
     moment: Moment
     result: Result
     # Damage: (shard, path, position, size, words).
@@ -44,9 +44,9 @@ class JobOutcome:
         return {**head, **self.result.to_dict()}
 
 
-def run(spark: SparkSession, order: Order, moment: Moment) -> JobOutcome:
+def run(spark: SparkSession, order: JobOptions, moment: Moment) -> JobOutcome:
     """The job's result; with `out` its tables are in files when this returns."""
-    context = Context(
+    context = JobContext(
         spark,
         tables(spark, moment, order.now_ms),
         moment.lanes,

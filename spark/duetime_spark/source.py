@@ -28,7 +28,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from pyspark.sql.types import StructType
 
-from duetime_spark.shards.snapshot import Shard, open_shards
+from duetime_spark.shards.snapshot import ShardImage, open_shards
 from duetime_spark.tables import (
     damage,
     ends,
@@ -108,7 +108,7 @@ class DueTimeSource(DataSource):
             words = f"there is no such option; there are {', '.join(sorted(_OPTIONS))}"
             raise InvalidArgument([Violation(name, words) for name in unknown])
 
-    def _shards(self) -> list[Shard]:
+    def _shards(self) -> list[ShardImage]:
         sources = _split(self.options.get("path"))
         sources += [f"grpc://{address.removeprefix('grpc://')}" for address in _split(self.options.get("endpoint"))]
         levels = self.options.get("levels") or DEFAULT_DELAY_LEVELS
@@ -146,7 +146,7 @@ class DueTimeReader(DataSourceReader):
         self,
         table: str,
         schema: pa.Schema,
-        shards: Sequence[Shard],
+        shards: Sequence[ShardImage],
         rows: int,
         now_ms: int | None,
         *,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from duetime_store.offline.export import Exported, export_directory
+from duetime_store.offline.export import ExportResult, export_directory
 
 from tests.brokers.broker import ROCKSDB_TIMERS, running
 from tests.brokers.filled import PRODUCERS, SOON_MS, filled
@@ -23,7 +23,7 @@ ROCKSDB_EARLY_MS = 2_000
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(900)]
 
 
-def exported(used: Used, folder: Path) -> tuple[Exported, Path]:
+def exported(used: Used, folder: Path) -> tuple[ExportResult, Path]:
     made = folder / "made"
     return export_directory(used.root, made, LEVELS, accept_damage=False, now_ms=now_ms()), made
 

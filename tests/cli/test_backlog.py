@@ -9,7 +9,7 @@ from duetime.cli.app import run
 from duetime.cli.gateway import call
 from duetime.cli.output import about, size
 from duetime.v1 import gateway_pb2
-from duetime_core.metadata import Report, ShardMoment, reports
+from duetime_core.metadata import JobReport, ShardMoment, reports
 
 from tests.cli.cluster import Up
 
@@ -54,7 +54,7 @@ def test_figures_of_all_jobs_are_shown(cluster: Up, pending: str, capsys: pytest
     live_count = sum(lane["counted"] for lane in counted)
     reports.keep(url, report(now_ms, live_lanes()))
     late = {"late_ms": 100, "count": 2_000, "p50_ms": 3, "p99_ms": 40, "max_ms": 50, "late_count": 1}
-    reports.keep(url, Report("lateness", "s1", now_ms, ("file:///store",), moments, late))
+    reports.keep(url, JobReport("lateness", "s1", now_ms, ("file:///store",), moments, late))
     proof = {
         "accepted": 5,
         "restored": 4,
@@ -63,7 +63,7 @@ def test_figures_of_all_jobs_are_shown(cluster: Up, pending: str, capsys: pytest
         "lanes": counted,
         "damage_count": 2,
     }
-    reports.keep(url, Report("audit", "s1", now_ms, ("file:///store",), moments, proof))
+    reports.keep(url, JobReport("audit", "s1", now_ms, ("file:///store",), moments, proof))
     assert run(["reports", "-o", "json"]) == 0
     found = {one["job"]: one for one in map(json.loads, capsys.readouterr().out.splitlines())}
     assert list(found) == ["backlog", "lateness", "audit"]
@@ -86,7 +86,7 @@ def live_lanes() -> list[gateway_pb2.Lane]:
     return list(call(None, "ListLanes", gateway_pb2.ListLanesRequest()).lanes)
 
 
-def report(now_ms: int, lanes: list[gateway_pb2.Lane]) -> Report:
+def report(now_ms: int, lanes: list[gateway_pb2.Lane]) -> JobReport:
     rows = [
         {
             "shard": lane.shard,
@@ -131,7 +131,7 @@ def report(now_ms: int, lanes: list[gateway_pb2.Lane]) -> Report:
         "later_count": 0,
     }
     moments = (ShardMoment(0, 1, now_ms),)
-    return Report("backlog", "s1", now_ms, ("file:///store",), moments, reports.condensed(result))
+    return JobReport("backlog", "s1", now_ms, ("file:///store",), moments, reports.condensed(result))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from duetime import DueTimeError, Message, Producer, Puller, Tls
 from duetime.cli.app import run
 from duetime.cli.authority import Authority, read
 from duetime.cli.certs import CALLERS, SERVERS
-from duetime.tls import Files
+from duetime.tls import PemFiles
 from duetime_core.access.certificates import Certificates
 
 from tests.cli.cluster import Up, run_duetime
@@ -27,8 +27,8 @@ def init(directory: Path, *options: str) -> int:
     return run(["certs", "init", str(directory), *options])
 
 
-def files_of(directory: Path, role: str) -> Files:
-    return Files(directory / role / "ca.crt", directory / role / "tls.crt", directory / role / "tls.key")
+def files_of(directory: Path, role: str) -> PemFiles:
+    return PemFiles(directory / role / "ca.crt", directory / role / "tls.crt", directory / role / "tls.key")
 
 
 def test_a_ca_and_a_certificate_for_each_role_are_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from duetime.cli import groups as commands
 from duetime.cli.app import run
-from duetime.client.connection import Connection
+from duetime.client.connection import GatewayConnection
 from duetime.v1 import consumer_pb2, message_pb2
 
 _numbers = itertools.count(1)
@@ -94,7 +94,7 @@ def receive(server: str, group: str, topic: str, count: int) -> list[bytes]:
     """Bodies of messages that are leased, and stay so."""
 
     async def work() -> list[bytes]:
-        connection = Connection(server)
+        connection = GatewayConnection(server)
         try:
             request = consumer_pb2.ReceiveRequest(group=group, topic=topic, max_count=count, wait_ms=5_000, member="me")
             answer = await connection.call("Receive", request, 10.0)

@@ -10,7 +10,7 @@ import pytest
 from duetime import Message, Producer, Receipt
 from duetime.cli import cancel as cancel_module
 from duetime.cli.app import run
-from duetime.cli.backlog import By, _equal_rows, _growing_rows, _topic_rows
+from duetime.cli.backlog import ChartRowWidth, _equal_rows, _growing_rows, _topic_rows
 from duetime.cli.cancel import _progress_text, _report_text
 from duetime.cli.output import print_chart
 from duetime.client.finding.pending import Backlog, DueCount
@@ -259,7 +259,7 @@ def test_rows_grow_and_none_is_lost() -> None:
 
 def test_equal_rows_end_with_the_rest() -> None:
     found = counted((0, 3, "a"), (7_300, 1, "a"), (100 * 3_600, 5, "a"))
-    rows = _equal_rows(found, By.HOUR.width_ms)
+    rows = _equal_rows(found, ChartRowWidth.HOUR.width_ms)
     assert len(rows) == 49
     assert [count for _, count in rows[:3]] == [3, 0, 1]
     assert rows[-1] == ("later", 5)
@@ -285,7 +285,7 @@ def test_rows_of_the_night_of_a_clock_change_differ(monkeypatch: pytest.MonkeyPa
 def test_a_bucket_wider_than_a_row_shows_its_end() -> None:
     day = DueCount(moment(DUE_MS + 330 * 86_400_000), timedelta(days=1), 7, "a", 0)
     found = Backlog([*counted((0, 3, "a")).counts, day], 10, 0, moment(DUE_MS), [])
-    rows = _equal_rows(found, By.HOUR.width_ms)
+    rows = _equal_rows(found, ChartRowWidth.HOUR.width_ms)
     start, end = day.start.astimezone(), (day.start + day.width).astimezone()
     assert [count for _, count in rows] == [3, 7]
     assert rows[-1][0] == f"{start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M}"

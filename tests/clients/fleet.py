@@ -6,7 +6,7 @@ import signal
 from collections.abc import Mapping
 from pathlib import Path
 
-from duetime.cli.child import Child, Node, run
+from duetime.cli.child import Child, LocalService, run
 from duetime.cli.preflight import Ports
 
 SHARDS = 2
@@ -41,8 +41,8 @@ class Fleet:
             )
         }
 
-    def _node(self, name: str, settings: Mapping[str, object]) -> Node:
-        return Node(name, self._ports.take(), self._ports.take(), {**_LOGS, **settings})
+    def _node(self, name: str, settings: Mapping[str, object]) -> LocalService:
+        return LocalService(name, self._ports.take(), self._ports.take(), {**_LOGS, **settings})
 
     @property
     def victims(self) -> list[str]:

@@ -9,9 +9,6 @@ from typing import Any
 
 from duetime import AsyncFinder, AsyncProducer, Decision
 from duetime.v1 import consumer_pb2, gateway_pb2_grpc
-from duetime_core.ondisk import pending
-from duetime_core.ondisk.records import message
-from duetime_core.ondisk.state import read
 from duetime_core.rpc.serving import make_channel
 from duetime_core.testing import Cluster
 from duetime_core.testing.clock import FakeClock
@@ -19,6 +16,9 @@ from duetime_format import record
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from duetime_format.properties import decode_properties
+from duetime_shard import pending
+from duetime_shard.records import message
+from duetime_shard.shard import read
 from duetime_store.offline.transfer import import_directory
 
 from tests.format import golden55

@@ -12,7 +12,7 @@ import pytest
 from duetime import AsyncProducer, AsyncPuller, DueTimeError, InvalidArgument, Message, Tls, tls
 from duetime.cli.authority import Authority
 from duetime.v1 import consumer_pb2, export_pb2, externalscaler_pb2, gateway_pb2, scheduler_pb2, store_pb2
-from duetime_core.access.credentials import Credentials
+from duetime_core.access.credentials import ClusterCredentials
 from duetime_core.clock import SystemClock
 from duetime_core.rpc.channels import make_channel
 from duetime_core.testing import Cluster
@@ -42,7 +42,7 @@ HOPS = {
     ),
     "spark to store": ("spark", "store", "duetime.v1.Store/ListFiles", gateway_pb2.ListLanesRequest()),
 }
-Fault = Callable[[Certified, str], Credentials]
+Fault = Callable[[Certified, str], ClusterCredentials]
 FAULTS: dict[str, tuple[Fault, str]] = {
     "another CA": (lambda c, role: credentials_of(c.issue(role, by=Authority.make(), place="bad")), "UNAVAILABLE"),
     "expired": (
@@ -53,7 +53,7 @@ FAULTS: dict[str, tuple[Fault, str]] = {
         lambda c, role: credentials_of(c.issue(role, starts_in=DAY, ends_in=2 * DAY, place="bad")),
         "UNAVAILABLE",
     ),
-    "missing": (lambda c, role: Credentials(), "UNAVAILABLE"),
+    "missing": (lambda c, role: ClusterCredentials(), "UNAVAILABLE"),
     "another name": (
         lambda c, role: credentials_of(c.issue(role, uri=f"spiffe://shop/{role}", place="bad")),
         "UNAUTHENTICATED",
@@ -75,7 +75,7 @@ def port_of(cluster: Cluster, role: str) -> int:
     return int({"store": cluster.stores[0], "scheduler": cluster.schedulers[0], "retry": cluster.retry}[role].port)
 
 
-async def outcome(port: int, credentials: Credentials, method: str, request: Any) -> str:
+async def outcome(port: int, credentials: ClusterCredentials, method: str, request: Any) -> str:
     """OK, or the status of the refusal."""
     async with make_channel(f"127.0.0.1:{port}", credentials) as channel:
         try:
@@ -151,7 +151,7 @@ async def test_where_tokens_are_asked_for_some_come_by_certificate_instead(tmp_p
     }
     async with running(tmp_path, gateway_settings=settings) as (certified, cluster):
 
-        async def outcomes(port: int, credentials: Credentials) -> list[str]:
+        async def outcomes(port: int, credentials: ClusterCredentials) -> list[str]:
             return [await outcome(port, credentials, method, request) for method, request in asked.items()]
 
         by_role = {

@@ -5,7 +5,7 @@ import socket
 from collections.abc import AsyncIterator
 
 import pytest
-from duetime_console.border import Body, Crowded
+from duetime_console.border import Body, BodyMemoryExhausted
 from duetime_console.pages.signing import _after
 from duetime_core.limits.shares import Shares
 from duetime_core.testing import Cluster
@@ -53,7 +53,7 @@ async def test_bodies_share_the_memory_for_bodies() -> None:
 
     first, second, other = (Body(receive, bodies, host) for host in ("a", "a", "b"))
     await first.receive()
-    with pytest.raises(Crowded):
+    with pytest.raises(BodyMemoryExhausted):
         await second.receive()
     await other.receive()
     first.release()

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 import pytest_asyncio
 from cryptography import x509
-from duetime.tls import Files
+from duetime.tls import PemFiles
 from duetime_core.errors import StartupError
 
 from tests.certified import Certified
@@ -21,12 +21,12 @@ PATIENCE_S = 60
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Files:
+def files(tmp_path: Path) -> PemFiles:
     return Certified(tmp_path).issue("console")
 
 
 @pytest_asyncio.fixture
-async def browser(files: Files) -> AsyncIterator[Browser]:
+async def browser(files: PemFiles) -> AsyncIterator[Browser]:
     async with running(NOWHERE, tls_cert_file=str(files.cert), tls_key_file=str(files.key)) as browser:
         yield browser
 
@@ -47,12 +47,12 @@ async def shown_by(port: int, *, name: str | None) -> int:
     return x509.load_der_x509_certificate(shown).serial_number
 
 
-def serial(files: Files) -> int:
+def serial(files: PemFiles) -> int:
     assert files.cert is not None
     return x509.load_pem_x509_certificate(files.cert.read_bytes()).serial_number
 
 
-async def until_shown(port: int, files: Files, **options: str | None) -> None:
+async def until_shown(port: int, files: PemFiles, **options: str | None) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while await shown_by(port, name=options.get("name")) != serial(files):
             pass
@@ -60,7 +60,7 @@ async def until_shown(port: int, files: Files, **options: str | None) -> None:
 
 @pytest.mark.parametrize("name", ["localhost", None])
 async def test_a_renewed_certificate_is_used_for_new_connections(
-    browser: Browser, files: Files, tmp_path: Path, name: str | None
+    browser: Browser, files: PemFiles, tmp_path: Path, name: str | None
 ) -> None:
     first = serial(files)
     assert await shown_by(port_of(browser), name=name) == first
@@ -69,7 +69,9 @@ async def test_a_renewed_certificate_is_used_for_new_connections(
     await until_shown(port_of(browser), files, name=name)
 
 
-async def test_no_request_is_refused_while_certificates_change(browser: Browser, files: Files, tmp_path: Path) -> None:
+async def test_no_request_is_refused_while_certificates_change(
+    browser: Browser, files: PemFiles, tmp_path: Path
+) -> None:
     """Neither on a connection that lasts, nor on new ones, of clients that trust the one CA of all."""
     port, certified = port_of(browser), Certified(tmp_path)
     authority = tmp_path / "ca-of-all.crt"
@@ -105,7 +107,7 @@ async def test_no_request_is_refused_while_certificates_change(browser: Browser,
 
 
 async def test_a_certificate_that_does_not_fit_its_key_is_not_taken(
-    browser: Browser, files: Files, tmp_path: Path
+    browser: Browser, files: PemFiles, tmp_path: Path
 ) -> None:
     first = serial(files)
     assert files.cert is not None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from duetime_console.connections import HEAD_MS, STILL_MS, SWEEP_MS, Connection
+from duetime_console.connections import HEAD_MS, STILL_MS, SWEEP_MS, ConsoleConnection
 from duetime_core.clock import turn
 from duetime_core.testing import Cluster, FakeClock
 
@@ -37,7 +37,7 @@ class Guests:
         return reader, writer
 
     @property
-    def held(self) -> list[Connection]:
+    def held(self) -> list[ConsoleConnection]:
         """All connections that the console holds."""
         return [one for each in self.browser.console._connections._held.values() for one in each]
 

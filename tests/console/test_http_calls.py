@@ -406,6 +406,6 @@ async def test_page_shows_every_operation(client: httpx.AsyncClient) -> None:
         "POST /api/v1/messages/batch",
         "DELETE /api/v1/messages/{id}",
         "Idempotency-Key",
-        'id="GivenMessage"',
+        'id="MessageFields"',
     ):
         assert words in text

@@ -238,8 +238,8 @@ async def test_document_has_every_operation_and_every_reference(client: httpx.As
     assert named == {each.name for each in OPERATIONS}
     names = {reference.rpartition("/")[2] for reference in _references(found)}
     assert names <= set(found["components"]["schemas"])
-    assert "GivenMessage" in names
-    assert found["components"]["schemas"]["GivenMessage"]["additionalProperties"] is False
+    assert "MessageFields" in names
+    assert found["components"]["schemas"]["MessageFields"]["additionalProperties"] is False
     assert all(rows or text for _, text, rows in schemas())
 
 

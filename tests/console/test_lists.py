@@ -3,17 +3,17 @@
 from typing import Any
 
 import pytest
-from duetime_console.lists import ROWS_MAX, SEARCH_CHARS_MAX, Column, Listing
+from duetime_console.lists import ROWS_MAX, SEARCH_CHARS_MAX, ListColumn, ListView
 
-COLUMNS: list[Column[Any]] = [
-    Column("name", "Name", lambda row: row[0]),
-    Column("size", "Size", lambda row: row[1], is_number=True),
+COLUMNS: list[ListColumn[Any]] = [
+    ListColumn("name", "Name", lambda row: row[0]),
+    ListColumn("size", "Size", lambda row: row[1], is_number=True),
 ]
 ROWS = [("orders", 3), ("billing", 7), ("orders-old", 1)]
 
 
-def listed(**query: str) -> Listing[Any]:
-    listing = Listing(query, COLUMNS, "name", kept=["all"])
+def listed(**query: str) -> ListView[Any]:
+    listing = ListView(query, COLUMNS, "name", kept=["all"])
     listing.show(ROWS, lambda row: row[0])
     return listing
 
@@ -27,7 +27,7 @@ def test_a_list_is_sorted_and_searched_by_its_address() -> None:
 
 def test_search_asks_each_row_for_its_text_once() -> None:
     asked = []
-    listing = Listing({"q": "o r d " * 10_000}, COLUMNS, "name")
+    listing = ListView({"q": "o r d " * 10_000}, COLUMNS, "name")
     listing.show(ROWS, lambda row: asked.append(row[0]) or row[0])  # type: ignore[func-returns-value]
     assert sorted(asked) == ["billing", "orders", "orders-old"]
     assert len(listing.q) <= SEARCH_CHARS_MAX
@@ -50,7 +50,7 @@ def test_heads_turn_the_order_and_keep_the_rest() -> None:
     ("page", "number"), [("2", 2), ("99", 3), ("0", 1), ("-1", 1), ("x", 1), ("²", 1), ("9" * 99, 1)]
 )
 def test_invalid_page_number_shows_the_nearest(page: str, number: int) -> None:
-    listing = Listing({"page": page}, COLUMNS, "size")
+    listing = ListView({"page": page}, COLUMNS, "size")
     listing.show([("row", count) for count in range(2 * ROWS_MAX + 1)], lambda row: row[0])
     assert listing.page == number
     assert listing.rows[0][1] == (number - 1) * ROWS_MAX

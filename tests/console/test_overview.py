@@ -4,16 +4,16 @@ from dataclasses import replace
 
 from duetime.v1.gateway_pb2 import Lane
 from duetime_console.overview.alarms import alarms
-from duetime_console.overview.history import PENDING, RETRYING, SECONDS_MAX, History, Levels, Ring
-from duetime_console.overview.picture import DAY_MS, OTHERS, STEPS_MAX, TOPICS_MAX, Bucket, paint, step_of
+from duetime_console.overview.history import PENDING, RETRYING, SECONDS_MAX, ClusterHistory, Levels, Ring
+from duetime_console.overview.picture import DAY_MS, OTHERS, STEPS_MAX, TOPICS_MAX, TopicBucket, paint, step_of
 from duetime_console.overview.samples import (
     ACCEPTED,
     DEAD,
     LATE,
     RESTORED,
-    Counted,
     GroupCounts,
-    Sample,
+    GroupSums,
+    LaneSample,
     changes,
     figures,
 )
@@ -29,17 +29,21 @@ def lane(**fields: object) -> Lane:
 
 
 def test_changes_are_differences_and_absent_after_a_shards_restart() -> None:
-    before = Sample(NOW, [lane(max_offset=10, restored_count=4), lane(shard=1, restored_count=9)], ())
-    now = Sample(
+    before = LaneSample(NOW, [lane(max_offset=10, restored_count=4), lane(shard=1, restored_count=9)], ())
+    now = LaneSample(
         NOW + 1,
         [lane(max_offset=15, restored_count=6), lane(shard=1, restored_count=1)],
         (),
-        Counted(GroupCounts(dead_letters=5), 2, 2, came=3),
+        GroupSums(GroupCounts(dead_letters=5), 2, 2, came=3),
         True,
     )
     assert changes(before, now) == {ACCEPTED: 5, RESTORED: 2, DEAD: 3}
     assert changes(now, replace(now, is_counted=False))[DEAD] == 0
-    assert changes(before, Sample(NOW, [lane(shard=7, restored_count=100)], ())) == {ACCEPTED: 0, RESTORED: 0, DEAD: 0}
+    assert changes(before, LaneSample(NOW, [lane(shard=7, restored_count=100)], ())) == {
+        ACCEPTED: 0,
+        RESTORED: 0,
+        DEAD: 0,
+    }
 
 
 def test_figures_are_those_of_the_latest_lane_and_of_lanes_without_owner() -> None:
@@ -49,7 +53,7 @@ def test_figures_are_those_of_the_latest_lane_and_of_lanes_without_owner() -> No
         lane(shard=1, owner="", pending_count=0),
         lane(shard=1, owner="", pending_count=1, paused=True),
     ]
-    found = figures(Sample(NOW, lanes, (2,)), 1.0, 2.0)
+    found = figures(LaneSample(NOW, lanes, (2,)), 1.0, 2.0)
     assert (found.late_p50_ms, found.late_p99_ms, found.pending_count, found.overdue_count) == (1, 9, 4, 1)
     assert (found.oldest_due_at_ms, found.next_due_at_ms) == (NOW - 5, NOW + 5)
     assert (found.shard_count, found.unreachable_shards, found.unowned_count) == (3, (2,), 1)
@@ -68,7 +72,7 @@ def test_ring_keeps_the_newest_spans_and_no_more() -> None:
 
 
 def test_history_of_a_day_stays_within_its_memory() -> None:
-    history = History(hours=1)
+    history = ClusterHistory(hours=1)
     for second in range(3 * 3_600):
         history.add(NOW + second * SECOND_MS, {ACCEPTED: 1}, late=0)
     end_ms = NOW + 3 * HOUR_MS
@@ -92,7 +96,7 @@ def test_levels_have_the_last_value_of_each_minute_of_an_hour() -> None:
 
 
 def test_rate_covers_the_known_past_only() -> None:
-    history = History(hours=1)
+    history = ClusterHistory(hours=1)
     history.add(NOW, {}, late=0)
     history.add(NOW + 2_000, {ACCEPTED: 10}, late=0)
     assert history.per_s(ACCEPTED, NOW + 2_000, 10_000) == 5.0
@@ -100,7 +104,7 @@ def test_rate_covers_the_known_past_only() -> None:
 
 buckets = st.lists(
     st.builds(
-        Bucket,
+        TopicBucket,
         st.integers(0, 2 * 24 * 60).map(lambda minute: NOW // DAY_MS * DAY_MS + minute * MINUTE_MS),
         st.sampled_from([MINUTE_MS]),
         st.sampled_from([f"t{number}" for number in range(10)]),
@@ -111,7 +115,7 @@ buckets = st.lists(
 
 
 @given(buckets, st.integers(MINUTE_MS, 4 * DAY_MS))
-def test_picture_has_each_message_of_its_range_once(given_buckets: list[Bucket], length_ms: int) -> None:
+def test_picture_has_each_message_of_its_range_once(given_buckets: list[TopicBucket], length_ms: int) -> None:
     from_ms = NOW // DAY_MS * DAY_MS
     made = paint(given_buckets, [], from_ms, from_ms + length_ms, from_ms, MINUTE_MS)
     end_ms = made.from_ms + made.step_ms * len(made.rows[0].counts) if made.rows else from_ms
@@ -124,7 +128,11 @@ def test_picture_has_each_message_of_its_range_once(given_buckets: list[Bucket],
 
 def test_wide_buckets_are_spread_and_later_messages_counted_apart() -> None:
     day = NOW // DAY_MS * DAY_MS
-    given_buckets = [Bucket(day, HOUR_MS, "a", 60), Bucket(day, 60 * DAY_MS, "a", 5), Bucket(day, MINUTE_MS, "b", 1)]
+    given_buckets = [
+        TopicBucket(day, HOUR_MS, "a", 60),
+        TopicBucket(day, 60 * DAY_MS, "a", 5),
+        TopicBucket(day, MINUTE_MS, "b", 1),
+    ]
     made = paint(given_buckets, [], day, day + HOUR_MS, day, MINUTE_MS)
     rows = {row.topic: row.counts for row in made.rows}
     assert made.step_ms == MINUTE_MS
@@ -134,7 +142,7 @@ def test_wide_buckets_are_spread_and_later_messages_counted_apart() -> None:
 
 
 def test_small_topics_are_put_together() -> None:
-    given_buckets = [Bucket(NOW, SECOND_MS, f"t{number}", 1 + number) for number in range(TOPICS_MAX + 2)]
+    given_buckets = [TopicBucket(NOW, SECOND_MS, f"t{number}", 1 + number) for number in range(TOPICS_MAX + 2)]
     made = paint(given_buckets, [], NOW, NOW + MINUTE_MS, NOW, SECOND_MS)
     assert [row.topic for row in made.rows][-1] == OTHERS
     assert sum(made.rows[-1].counts) == 1 + 2
@@ -153,9 +161,9 @@ def test_steps_are_those_that_people_count_in() -> None:
 
 
 def test_alarms_name_problems_and_runbooks() -> None:
-    assert alarms(Sample(NOW, [lane(pending_count=1, oldest_due_at_ms=NOW + 1)], ()), 0) == []
+    assert alarms(LaneSample(NOW, [lane(pending_count=1, oldest_due_at_ms=NOW + 1)], ()), 0) == []
     late = lane(pending_count=3, due_count=2, oldest_due_at_ms=NOW - 9_000)
-    found = alarms(Sample(NOW, [late, lane(shard=1, owner="", pending_count=1), lane(paused=True)], (4,)), 6)
+    found = alarms(LaneSample(NOW, [late, lane(shard=1, owner="", pending_count=1), lane(paused=True)], (4,)), 6)
     assert [one.runbook for one in found] == [
         "a-store-pod-dies",
         "a-lane-is-late",

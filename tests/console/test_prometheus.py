@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from duetime.v1 import gateway_pb2
 from duetime_console.overview import prometheus
-from duetime_console.overview.history import MINUTE_MS, SECOND_MS, History
+from duetime_console.overview.history import MINUTE_MS, SECOND_MS, ClusterHistory
 from duetime_console.overview.picture import STEPS_MAX, add_older, paint
-from duetime_console.overview.prometheus import QUERIES, Older, Prometheus
+from duetime_console.overview.prometheus import QUERIES, PastCounts, Prometheus
 from duetime_console.overview.samples import DEAD, LATE, RESTORED
 from duetime_console.settings import Settings
 from duetime_core.clock import SystemClock, turn
@@ -63,7 +63,7 @@ async def test_past_before_the_console_is_that_of_prometheus(tmp_path: Path, mon
             # The counters have been read, and grow from then on.
             asking = Prometheus(url, 'cluster="tests"', SystemClock())
             day_ms = time.time_ns() // 1_000_000 // DAY_MS * DAY_MS
-            older = Older()
+            older = PastCounts()
             while not (older.counts and all(older.counts.values())):
                 older = await asking.between(day_ms, DAY_MS, 1)
             await traffic.create_topic("orders")
@@ -263,7 +263,7 @@ async def test_no_more_points_are_asked_than_a_picture_has() -> None:
 
 
 def test_step_that_both_know_has_the_higher_count() -> None:
-    history = History(hours=1)
+    history = ClusterHistory(hours=1)
     history.add(NOW, {RESTORED: 4}, late=1)
     made = paint(
         [], history.between(0, NOW + MINUTE_MS, MINUTE_MS), NOW - 2 * MINUTE_MS, NOW + MINUTE_MS, NOW, MINUTE_MS
@@ -274,7 +274,7 @@ def test_step_that_both_know_has_the_higher_count() -> None:
 
 
 def test_history_says_since_when_it_knows() -> None:
-    history = History(hours=1)
+    history = ClusterHistory(hours=1)
     assert history.known_from_ms(NOW, MINUTE_MS) == NOW
     history.add(NOW, {}, late=0)
     assert history.known_from_ms(NOW + 5 * MINUTE_MS, MINUTE_MS) == NOW

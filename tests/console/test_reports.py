@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from duetime.v1 import gateway_pb2
-from duetime_core.metadata import Reports
+from duetime_core.metadata import JobReportTable
 from playwright.async_api import ViewportSize
 
 from tests.console.browser import DESK, PHONE, chromium, tab
@@ -45,7 +45,7 @@ async def test_newest_reports_stand_beside_the_live_counters(desk: Desk) -> None
     await desk.cluster.advance("1ms")
     await desk.send("a", delay_level=3)
     lanes = await lanes_of(desk)
-    reports = Reports(desk.cluster.gateway.parts.database)
+    reports = JobReportTable(desk.cluster.gateway.parts.database)
     await reports.put(report([row(3, "<b>orders", 3)], lanes))
     text = await desk.text("/reports")
     assert "&lt;b&gt;orders" in text
@@ -72,7 +72,7 @@ async def test_newest_reports_stand_beside_the_live_counters(desk: Desk) -> None
 async def test_audit_that_proves_nothing_is_an_alarm(desk: Desk) -> None:
     await desk.send("a", delay_level=3)
     lanes = [{**one, "counted": one["pending_count"]} for one in await lanes_of(desk)]
-    reports = Reports(desk.cluster.gateway.parts.database)
+    reports = JobReportTable(desk.cluster.gateway.parts.database)
     await reports.put(figures("audit", {**AUDIT, "lanes": lanes, "transactions": {"accepted": 3, "open": 3}}))
     text = await desk.text("/reports")
     assert tile(text, "Every message has one end") == ("not proven", "bad")
@@ -95,7 +95,7 @@ async def test_audit_that_proves_nothing_is_an_alarm(desk: Desk) -> None:
 )
 async def test_page_of_all_reports_is_fit_for_everybody(desk: Desk, window: ViewportSize, colors: Any) -> None:
     await desk.send("a", delay_level=3)
-    reports = Reports(desk.cluster.gateway.parts.database)
+    reports = JobReportTable(desk.cluster.gateway.parts.database)
     for one in (
         report([row(3, "orders", 3)], await lanes_of(desk)),
         figures("lateness", LATENESS),

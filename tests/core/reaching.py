@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 from duetime.cli.preflight import Ports
-from duetime_core.access.credentials import NO_CREDENTIALS, Credentials
+from duetime_core.access.credentials import NO_CREDENTIALS, ClusterCredentials
 from duetime_core.errors import NotFound
 from duetime_core.rpc.serving import Server, make_channel
 from duetime_core.within.channel import Channel
@@ -82,7 +82,7 @@ class Served:
         self.server = self.make_server()
         self.channel = make_channel(self.address)
 
-    def make_server(self, credentials: Credentials = NO_CREDENTIALS, calls_in_flight_max: int = 100) -> Server:
+    def make_server(self, credentials: ClusterCredentials = NO_CREDENTIALS, calls_in_flight_max: int = 100) -> Server:
         servicer = self.servicer
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "Unary": grpc.unary_unary_rpc_method_handler(servicer.unary),

@@ -8,7 +8,7 @@ from duetime_core.clock import Clock
 from duetime_core.errors import StartupError
 from duetime_core.node.life import main
 from duetime_core.node.settings import NodeSettings
-from duetime_core.rpc.probes import Health, Pages
+from duetime_core.rpc.probes import Health, ProbePages
 from duetime_core.rpc.serving import Server
 from prometheus_client import CollectorRegistry
 from pydantic import Field
@@ -80,7 +80,7 @@ class SampleNode:
             raise ZeroDivisionError("a loop died")
         if self._settings.fail == "block":
             # A loop that never gives way, and a probe that does not wait for it long.
-            Pages.ANSWER_S = 0.2
+            ProbePages.ANSWER_S = 0.2
             Event().wait()
         if self._settings.fail != "return":
             await asyncio.Event().wait()

@@ -9,10 +9,10 @@ import pytest
 import structlog
 from duetime.v1 import scheduler_pb2
 from duetime_core.access.callers import ClusterSecret
-from duetime_core.access.credentials import Credentials
+from duetime_core.access.credentials import ClusterCredentials
 from duetime_core.access.principal import Principal, serve_for
 from duetime_core.audit.audit import Audit, name_resource
-from duetime_core.audit.events import TEXT_BYTES_MAX, Act, Event, plain
+from duetime_core.audit.events import TEXT_BYTES_MAX, Act, AuditedCall, plain
 from duetime_core.audit.refusals import HOSTS_MAX, PERIOD_MS, REFUSALS_MAX, Refusals
 from duetime_core.errors import NotFound, PermissionDenied
 from duetime_core.rpc.border import BorderParts
@@ -52,7 +52,7 @@ class Noting(Audit):
         super().__init__(*arguments)
         self.noted, self.changed = 0, asyncio.Event()
 
-    def note(self, event: Event) -> None:
+    def note(self, event: AuditedCall) -> None:
         super().note(event)
         self.noted += 1
         self.changed.set()
@@ -62,14 +62,14 @@ class Served:
     """A server with admin acts, and the events that it keeps."""
 
     def __init__(self, secret: str = "") -> None:
-        self.kept: list[Event] = []
+        self.kept: list[AuditedCall] = []
         self.clock = FakeClock()
         self.servicer = Servicer()
         act = Act(scheduler_pb2.LaneRequest, lambda request: f"lane {request.level}")
         acts = {"S/Pause": act, "S/Stream": act, "S/Named": Act(), "S/Look": None}
         self.audit = Noting(self.clock, acts, self.kept.append)
         self.server = Server(
-            [], 100, credentials=Credentials(ClusterSecret(secret)), parts=BorderParts(audit=self.audit)
+            [], 100, credentials=ClusterCredentials(ClusterSecret(secret)), parts=BorderParts(audit=self.audit)
         )
         unary, parse = grpc.unary_unary_rpc_method_handler, scheduler_pb2.LaneRequest.FromString
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
@@ -113,7 +113,7 @@ def lane(level: int) -> bytes:
     return scheduler_pb2.LaneRequest(level=level).SerializeToString()
 
 
-def outcomes(events: list[Event]) -> list[tuple[str, str, str, str]]:
+def outcomes(events: list[AuditedCall]) -> list[tuple[str, str, str, str]]:
     return [(one.method, one.resource, one.status, one.reason) for one in events]
 
 
@@ -196,8 +196,8 @@ async def test_omitted_refusals_are_counted_at_the_stop() -> None:
     assert served.kept[-1].left_out_count == 2
 
 
-def refusal(host: str) -> Event:
-    return Event(0, "", host, f"{host}:1", "S/Pause", "", "UNAUTHENTICATED", "X")
+def refusal(host: str) -> AuditedCall:
+    return AuditedCall(0, "", host, f"{host}:1", "S/Pause", "", "UNAUTHENTICATED", "X")
 
 
 def test_many_hosts_share_one_count_past_the_limit() -> None:

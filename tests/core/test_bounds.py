@@ -3,7 +3,7 @@
 import grpc
 import pytest
 from duetime_core.errors import DueTimeError, FailedPrecondition, InvalidArgument, Violation
-from duetime_core.limits.bounds import Brief, brief, cut, weight
+from duetime_core.limits.bounds import BoundedError, brief, cut, weight
 from duetime_core.rpc.calls import fault_of
 from duetime_core.rpc.serving import status_of
 from duetime_format.limits import GRPC_MESSAGE_BYTES_MAX, SEND_COUNT_MAX
@@ -62,7 +62,7 @@ def test_many_violations_are_cut_with_the_number_of_the_rest() -> None:
 
 def test_few_violations_are_reported_unchanged() -> None:
     found = [Violation("topic", "is empty"), Violation("body", "is 5 bytes, 4 at most")]
-    assert brief(InvalidArgument(found)) == Brief(
+    assert brief(InvalidArgument(found)) == BoundedError(
         "topic: is empty; body: is 5 bytes, 4 at most", "INVALID_ARGUMENT", found
     )
 

@@ -12,8 +12,8 @@ from typing import Any
 import grpc
 import pytest
 from duetime.v1 import scheduler_pb2, scheduler_pb2_grpc, store_pb2, store_pb2_grpc
-from duetime_core.access.callers import METADATA_KEY, TABLE, Callers, ClusterSecret, Who, meant_for
-from duetime_core.access.credentials import Credentials
+from duetime_core.access.callers import METADATA_KEY, TABLE, Callers, ClusterSecret, MethodCallers, meant_for
+from duetime_core.access.credentials import ClusterCredentials
 from duetime_core.errors import StartupError, Unauthenticated, Unavailable
 from duetime_core.node.settings import CLUSTER_SECRET_VARIABLE, NodeSettings, credentials_of_commands
 from duetime_core.rpc.calls import translate
@@ -38,18 +38,18 @@ def refusal(secret: ClusterSecret, method: str, metadata: Any) -> str:
 
 @pytest.mark.parametrize("service", INNER)
 def test_inner_services_are_for_the_cluster(service: str) -> None:
-    assert meant_for(f"/{service}/Anything") is Who.CLUSTER
+    assert meant_for(f"/{service}/Anything") is MethodCallers.CLUSTER
 
 
 @pytest.mark.parametrize("service", ["duetime.v1.Gateway", "externalscaler.ExternalScaler", "grpc.health.v1.Health"])
 def test_clients_and_probes_need_no_secret(service: str) -> None:
-    assert meant_for(f"/{service}/Anything") is Who.ANYBODY
+    assert meant_for(f"/{service}/Anything") is MethodCallers.ANYBODY
     assert refusal(ClusterSecret(SECRET), f"/{service}/Anything", ()) == ""
 
 
 def test_unlisted_calls_are_for_the_cluster() -> None:
     assert "duetime.v1.New" not in TABLE
-    assert meant_for("/duetime.v1.New/Call") is Who.CLUSTER
+    assert meant_for("/duetime.v1.New/Call") is MethodCallers.CLUSTER
 
 
 def test_without_a_secret_everybody_is_obeyed() -> None:
@@ -135,7 +135,7 @@ class _Inner(store_pb2_grpc.StoreServicer, scheduler_pb2_grpc.SchedulerServicer)
 
 @asynccontextmanager
 async def serving(secret: ClusterSecret) -> AsyncIterator[tuple[_Inner, str]]:
-    inner, server = _Inner(), Server([], 8, credentials=Credentials(secret))
+    inner, server = _Inner(), Server([], 8, credentials=ClusterCredentials(secret))
     store_pb2_grpc.add_StoreServicer_to_server(inner, server.grpc)  # type: ignore[no-untyped-call]
     scheduler_pb2_grpc.add_SchedulerServicer_to_server(inner, server.grpc)  # type: ignore[no-untyped-call]
     await server.start("127.0.0.1", 0)
@@ -168,7 +168,7 @@ async def put_in_stream(channel: grpc.aio.Channel) -> None:
 async def test_call_of_a_stranger_is_refused_before_it_reaches_the_service(call: Any, shown: str) -> None:
     async with (
         serving(ClusterSecret(SECRET)) as (inner, address),
-        make_channel(address, Credentials(ClusterSecret(shown))) as channel,
+        make_channel(address, ClusterCredentials(ClusterSecret(shown))) as channel,
     ):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call(channel)
@@ -188,17 +188,17 @@ async def test_call_of_a_stranger_is_refused_before_it_reaches_the_service(call:
 async def test_call_with_the_secret_passes_by_every_kind_of_channel() -> None:
     secret = ClusterSecret(f"{SECRET},{OTHER}")
     async with serving(secret) as (inner, address):
-        async with make_channel(address, Credentials(secret)) as channel:
+        async with make_channel(address, ClusterCredentials(secret)) as channel:
             assert await pause(channel)
             assert await exported(channel) == []
             await put_in_stream(channel)
-        async with make_channel(address, Credentials(ClusterSecret(OTHER))) as channel:
+        async with make_channel(address, ClusterCredentials(ClusterSecret(OTHER))) as channel:
             assert await pause(channel)
-        method = make_channel(address, Credentials(secret)).unary_unary("/duetime.v1.Scheduler/PauseLane")
+        method = make_channel(address, ClusterCredentials(secret)).unary_unary("/duetime.v1.Scheduler/PauseLane")
         assert await method(b"", timeout=60, metadata=(("traceparent", "00-x"),))
     assert inner.calls == 5
     with (
-        make_blocking_channel("127.0.0.1:1", credentials=Credentials(secret)) as blocking,
+        make_blocking_channel("127.0.0.1:1", credentials=ClusterCredentials(secret)) as blocking,
         pytest.raises(grpc.RpcError),
     ):
         blocking.unary_unary("/duetime.v1.Store/Describe")(b"", timeout=0.5)

@@ -11,7 +11,7 @@ from duetime.client.errors import DueTimeError as ClientError
 from duetime.client.errors import from_status
 from duetime.v1 import store_pb2
 from duetime_core.errors import DueTimeError, FailedPrecondition, InvalidArgument, Overloaded, Unavailable, Violation
-from duetime_core.rpc.calls import Answered, Unreadable, answer_of, fault_of, faults_of, refused, translate
+from duetime_core.rpc.calls import ForwardedError, UnreadableAnswer, answer_of, fault_of, faults_of, refused, translate
 from duetime_core.rpc.serving import Server, make_channel, status_of
 from duetime_core.telemetry.defects import outcome
 from google.protobuf import any_pb2
@@ -74,7 +74,7 @@ def test_details_hold_where_grpc_says_something_else() -> None:
     details = details_of(FailedPrecondition("another filter", reason="FILTER_CONFLICT"))
     error = rpc_error(grpc.StatusCode.RESOURCE_EXHAUSTED, "8701 vs. 8192", ("grpc-status-details-bin", details))
     translated = translate(error, "shard 0", REASON)
-    assert isinstance(translated, Answered)
+    assert isinstance(translated, ForwardedError)
     told = translated.status, translated.text, translated.reason, translated.retriable
     assert told == (grpc.StatusCode.FAILED_PRECONDITION, "another filter", "FILTER_CONFLICT", False)
     client = from_status(error, "here:1")
@@ -138,7 +138,7 @@ async def test_invalid_answer_is_an_error(caplog: pytest.LogCaptureFixture) -> N
         ask = channel.unary_unary(
             "/duetime.v1.Store/Describe", response_deserializer=store_pb2.DescribeResponse.FromString
         )
-        with pytest.raises(Unreadable, match="cannot decode the answer of shard 7"):
+        with pytest.raises(UnreadableAnswer, match="cannot decode the answer of shard 7"):
             await answer_of(ask(b"", timeout=60), "shard 7", REASON)
 
 

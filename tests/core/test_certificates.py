@@ -18,10 +18,10 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from duetime import tls
 from duetime.cli.authority import Authority, Pair
-from duetime.tls import Files, Followed
+from duetime.tls import PemFiles, PemFollower
 from duetime.v1 import store_pb2, store_pb2_grpc, subscriptions_pb2
 from duetime_core.access.certificates import Certificates
-from duetime_core.access.credentials import Credentials
+from duetime_core.access.credentials import ClusterCredentials
 from duetime_core.errors import StartupError
 from duetime_core.health import health_of
 from duetime_core.node.settings import credentials_of_commands
@@ -60,7 +60,7 @@ class _Store(store_pb2_grpc.StoreServicer):
 
 
 @asynccontextmanager
-async def serving(credentials: Credentials, *, asked: bool = True, **ports: int) -> AsyncIterator[Server]:
+async def serving(credentials: ClusterCredentials, *, asked: bool = True, **ports: int) -> AsyncIterator[Server]:
     server = Server([], 100, credentials=credentials, asked=asked)
     store_pb2_grpc.add_StoreServicer_to_server(_Store(), server.grpc)  # type: ignore[no-untyped-call]
     await server.start("127.0.0.1", 0, **ports)
@@ -80,20 +80,20 @@ async def described(channel: grpc.aio.Channel) -> str:
     return "OK"
 
 
-async def reached(port: int, credentials: Credentials, host: str = "127.0.0.1") -> str:
+async def reached(port: int, credentials: ClusterCredentials, host: str = "127.0.0.1") -> str:
     async with make_channel(f"{host}:{port}", credentials) as channel:
         return await described(channel)
 
 
 # --- admission --------------------------------------------------------------------------------------------------------
 
-Made = Callable[[Certified], Credentials]
+Made = Callable[[Certified], ClusterCredentials]
 CALLERS: dict[str, tuple[Made, str]] = {
     "good": (lambda c: credentials_of(c.issue("gateway", names=())), "OK"),
     "another CA": (lambda c: credentials_of(c.issue("gateway", by=Authority.make())), "UNAVAILABLE"),
     "expired": (lambda c: credentials_of(c.issue("gateway", ends_in=-timedelta(seconds=1))), "UNAVAILABLE"),
     "not yet valid": (lambda c: credentials_of(c.issue("gateway", starts_in=DAY, ends_in=2 * DAY)), "UNAVAILABLE"),
-    "none": (lambda c: Credentials(), "UNAVAILABLE"),
+    "none": (lambda c: ClusterCredentials(), "UNAVAILABLE"),
     "another role": (lambda c: credentials_of(c.issue("retry")), "PERMISSION_DENIED"),
     "no role": (lambda c: credentials_of(c.issue("", uri="spiffe://other/gateway")), "UNAUTHENTICATED"),
 }
@@ -127,9 +127,9 @@ async def test_only_servers_with_valid_certificates_of_their_name_are_called(
 
 
 async def test_a_client_with_a_certificate_calls_no_plain_server(certified: Certified) -> None:
-    async with serving(Credentials()) as server:
+    async with serving(ClusterCredentials()) as server:
         assert await reached(server.port, credentials_of(certified.issue("gateway"))) == "UNAVAILABLE"
-        assert await reached(server.port, Credentials()) == "OK"
+        assert await reached(server.port, ClusterCredentials()) == "OK"
 
 
 def handshake(port: int, newest: ssl.TLSVersion) -> str:
@@ -282,7 +282,7 @@ def test_a_directory_that_is_swapped_is_seen(certified: Certified) -> None:
     certified.issue("store", place="first")
     link = certified.root / "data"
     link.symlink_to("first")
-    followed = Followed(Files(link / "ca.crt", link / "tls.crt", link / "tls.key"))
+    followed = PemFollower(PemFiles(link / "ca.crt", link / "tls.crt", link / "tls.key"))
     before = followed.now()
     certified.issue("store", place="second")
     other = certified.root / "next"
@@ -310,7 +310,7 @@ def test_the_end_of_certificates_is_reported(certified: Certified) -> None:
 
 def test_files_are_checked_once_a_second(certified: Certified, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tls, "LOOK_S", 1_000.0)
-    followed = Followed(certified.issue("store"))
+    followed = PemFollower(certified.issue("store"))
     before = followed.now()
     certified.issue("store")
     assert followed.now() is before
@@ -371,7 +371,7 @@ async def test_ca_and_certificates_change_under_load_and_no_call_fails(certified
             await more()
             assert await asyncio.to_thread(serial, server.port) != first
             # Holders of the old certificate are refused.
-            old = Credentials(certificates=Certificates(certified.issue("gateway", place="old")))
+            old = ClusterCredentials(certificates=Certificates(certified.issue("gateway", place="old")))
             assert await reached(server.port, old) == "UNAVAILABLE"
             await more()
             stop.set()

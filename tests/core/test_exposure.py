@@ -4,7 +4,7 @@ import itertools
 import json
 
 import pytest
-from duetime_core.access.exposure import Listener, refuse_exposed
+from duetime_core.access.exposure import NodeListener, refuse_exposed
 from duetime_core.errors import StartupError
 from duetime_core.together import TogetherSettings, node_class
 
@@ -19,13 +19,13 @@ def test_only_tls_and_authentication_or_the_operator_s_word_open_a_port(
     tls: bool, authenticated: bool, insecure: bool
 ) -> None:
     for host in ("127.0.0.1", "::1", "localhost"):
-        refuse_exposed(Listener(host, tls, authenticated), insecure)
+        refuse_exposed(NodeListener(host, tls, authenticated), insecure)
     for host in (EVERYWHERE, "::", "10.0.0.1", "gateway.example.com"):
         if insecure or (tls and authenticated):
-            refuse_exposed(Listener(host, tls, authenticated), insecure)
+            refuse_exposed(NodeListener(host, tls, authenticated), insecure)
         else:
             with pytest.raises(StartupError):
-                refuse_exposed(Listener(host, tls, authenticated), insecure)
+                refuse_exposed(NodeListener(host, tls, authenticated), insecure)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_refusal_names_the_remedy_in_one_line(
     tls: bool, authenticated: bool, told: list[str], not_told: list[str]
 ) -> None:
     with pytest.raises(StartupError) as caught:
-        refuse_exposed(Listener("10.0.0.1", tls, authenticated), insecure=False)
+        refuse_exposed(NodeListener("10.0.0.1", tls, authenticated), insecure=False)
     text = caught.value.text
     assert [word for word in [*told, "10.0.0.1", "DUETIME_INSECURE=1", "docs/security.md"] if word not in text] == []
     assert [word for word in not_told if word in text] == []
@@ -54,10 +54,10 @@ def test_refusal_names_the_remedy_in_one_line(
 
 def test_metrics_beyond_loopback_need_tls_but_no_users() -> None:
     for authenticated in (False, True):
-        refuse_exposed(Listener("10.0.0.1", True, authenticated, metrics=True), insecure=False)
-        refuse_exposed(Listener("127.0.0.1", False, authenticated, metrics=True), insecure=False)
+        refuse_exposed(NodeListener("10.0.0.1", True, authenticated, metrics=True), insecure=False)
+        refuse_exposed(NodeListener("127.0.0.1", False, authenticated, metrics=True), insecure=False)
         with pytest.raises(StartupError, match=r"the metrics port at 10\.0\.0\.1 is reachable") as caught:
-            refuse_exposed(Listener("10.0.0.1", False, authenticated, metrics=True), insecure=False)
+            refuse_exposed(NodeListener("10.0.0.1", False, authenticated, metrics=True), insecure=False)
         assert "METRICS_TLS" in caught.value.text
         assert "METRICS_HOST=127.0.0.1" in caught.value.text
 
@@ -65,7 +65,7 @@ def test_metrics_beyond_loopback_need_tls_but_no_users() -> None:
 def test_metrics_are_judged_where_they_listen() -> None:
     read = node_class("store").settings_class.read
     beyond = ["--data-dir", "/nowhere", "--host", EVERYWHERE]
-    assert read(beyond).metrics_listener == [Listener(EVERYWHERE, tls=False, authenticated=False, metrics=True)]
+    assert read(beyond).metrics_listener == [NodeListener(EVERYWHERE, tls=False, authenticated=False, metrics=True)]
     (there,) = read([*beyond, "--metrics-host", "127.0.0.1"]).metrics_listener
     assert not there.is_exposed
     assert read([*beyond, "--metrics-port", "-1"]).metrics_listener == []
@@ -112,7 +112,9 @@ def test_callers_of_inner_ports_are_known_by_the_secret_and_clients_are_not(name
     secret = ["--cluster-secret", "a-secret-of-the-cluster"]
     for given in ([], secret):
         settings = node_class(name).settings_class.read([*arguments, *given])
-        assert settings.listeners == [Listener("127.0.0.1", tls=False, authenticated=bool(given) and name != "gateway")]
+        assert settings.listeners == [
+            NodeListener("127.0.0.1", tls=False, authenticated=bool(given) and name != "gateway")
+        ]
 
 
 def test_nodes_of_one_process_are_judged_where_they_listen() -> None:

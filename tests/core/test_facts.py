@@ -2,12 +2,10 @@
 
 import numpy as np
 import pytest
-from duetime_core.ondisk.facts import NOWHERE, Facts, by_lane, decided, facts_of
-from duetime_core.ondisk.laneends import EndsReader
 from duetime_format import ends, halves, layout, plans, record
-from duetime_format.columns import Run, take
+from duetime_format.columns import RecordRun, take
 from duetime_format.deletions import Deletion
-from duetime_format.lanes import Place
+from duetime_format.lanes import LanePlace
 from duetime_format.names import (
     CANCELLED_TOPIC,
     DELETED_TOPIC,
@@ -18,11 +16,13 @@ from duetime_format.names import (
     TIMER_TOPIC,
 )
 from duetime_format.record import Record, encode
+from duetime_shard.facts import NOWHERE, Facts, by_lane, decided, facts_of
+from duetime_shard.laneends import LaneEndReader
 
 OUT = b"TIMER_OUT_MS\x011700000000000"
 
 
-def run_of(*records: Record) -> Run:
+def run_of(*records: Record) -> RecordRun:
     data = bytearray()
     for one in records:
         fields = {name: getattr(one, name) for name in Record.__slots__} | {"position": len(data)}
@@ -89,7 +89,7 @@ def test_copies_are_older_than_the_records_before_them() -> None:
     texts = [b"DT_ENTRY\x011000:%d:88\x02" % entry + OUT for entry in range(3)]
     found = facts(*(message(text, TIMER_TOPIC, at) for text, at in zip(texts, (20, 15, 25), strict=True)), before_ms=18)
     assert found.copied.tolist() == [False, True, False]
-    reader = EndsReader()
+    reader = LaneEndReader()
     reader.see(found)
     lane = reader.ends(1000)
     assert lane.ended()[0].tolist() == [0, 1, 2]
@@ -105,7 +105,7 @@ def test_restored_entries_of_a_checkpoint_are_left_out() -> None:
     found = facts(
         *(message(b"DT_ENTRY\x01%d:%d:%d" % row) for row in [(3, 6, 1), (3, 7, 1), (1000, 4, 50), (1000, 5, 50)])
     )
-    reader = EndsReader({3: 7}, {1000: Place(50, 4)})
+    reader = LaneEndReader({3: 7}, {1000: LanePlace(50, 4)})
     reader.see(found)
     assert reader.ends(3).restored_entries.tolist() == [7]
     assert reader.ends(1000).restored_entries.tolist() == [5]

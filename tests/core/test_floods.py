@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import grpc
 import pytest
-from duetime_core.limits.shedding import Shedding
+from duetime_core.limits.shedding import ConnectionShedder
 from duetime_core.rpc.serving import METADATA_BYTES_MAX, PROBES_IN_FLIGHT_MAX
 from duetime_core.testing import FakeClock
 
@@ -116,7 +116,7 @@ async def test_connections_beyond_the_limit_are_not_let_in(served: Served) -> No
 
 
 async def test_a_host_with_many_connections_leaves_some_to_others(served: Served) -> None:
-    shedding = Shedding(served.traffic, FakeClock())
+    shedding = ConnectionShedder(served.traffic, FakeClock())
     shedding.start(served.server.port)
     shedding.stop()
     for host, count in (("127.0.0.2", 18), ("127.0.0.3", 1), ("127.0.0.4", 1)):

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from duetime_core.clock import turn
 from duetime_core.errors import DueTimeError, NotFound, Overloaded, Unavailable
-from duetime_core.rpc.gathering import Gathering
+from duetime_core.rpc.gathering import QuestionGatherer
 from duetime_core.testing import FakeClock
 
 
@@ -22,7 +22,7 @@ class Answers:
         self.gate = asyncio.Event()
         self.begun = asyncio.Event()
         self.error: Exception | None = None
-        self.gathering: Gathering[int, int] = Gathering(
+        self.gathering: QuestionGatherer[int, int] = QuestionGatherer(
             "squares", self.answer, self.clock, round_max=round_max, waiting_max=waiting_max, sharer=sharer
         )
 
@@ -36,7 +36,7 @@ class Answers:
 
 
 @asynccontextmanager
-async def started(answers: Answers) -> AsyncIterator[Gathering[int, int]]:
+async def started(answers: Answers) -> AsyncIterator[QuestionGatherer[int, int]]:
     async with asyncio.TaskGroup() as tasks:
         answers.gathering.start(tasks)
         yield answers.gathering

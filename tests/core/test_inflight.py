@@ -2,11 +2,11 @@
 
 import pytest
 from duetime_core.errors import Overloaded
-from duetime_core.limits.inflight import InFlight
+from duetime_core.limits.inflight import InFlightCalls
 
 
 def test_a_greedy_host_leaves_the_last_tenth_to_others() -> None:
-    calls = InFlight(1_000)
+    calls = InFlightCalls(1_000)
     for number in range(900):
         assert calls.enter(f"ipv4:10.0.0.1:{number}") == "ipv4:10.0.0.1"
     with pytest.raises(Overloaded, match=r"900 calls of ipv4:10.0.0.1 are in flight, and the last tenth of 1000"):
@@ -21,7 +21,7 @@ def test_a_greedy_host_leaves_the_last_tenth_to_others() -> None:
 
 
 def test_nodes_of_this_process_take_the_last_tenth_too() -> None:
-    calls = InFlight(20)
+    calls = InFlightCalls(20)
     for _ in range(20):
         calls.enter("within:gateway:1")
     with pytest.raises(Overloaded, match="20 calls are in flight"):
@@ -29,7 +29,7 @@ def test_nodes_of_this_process_take_the_last_tenth_too() -> None:
 
 
 def test_calls_of_the_cluster_count_for_the_callers_that_they_are_made_for() -> None:
-    calls = InFlight(1_000)
+    calls = InFlightCalls(1_000)
     for peer in ("ipv4:10.0.0.1:1", "within:gateway:1"):
         for _ in range(450):
             assert calls.enter(peer, "user greedy") == "user greedy"
@@ -40,7 +40,7 @@ def test_calls_of_the_cluster_count_for_the_callers_that_they_are_made_for() -> 
 
 
 def test_few_places_are_all_for_anybody() -> None:
-    calls = InFlight(2)
+    calls = InFlightCalls(2)
     held = [calls.enter("ipv4:10.0.0.1:1") for _ in range(2)]
     with pytest.raises(Overloaded):
         calls.enter("ipv4:10.0.0.1:1")

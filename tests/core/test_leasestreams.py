@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 from duetime.v1 import consumer_pb2, leases_pb2
-from duetime_core.rpc.leasestreams import Answer, LeaseStream, LeaseStreams
+from duetime_core.rpc.leasestreams import LeaseStreams, ServerLeaseStream, TakeAnswer
 
 
-class Stream(LeaseStream):
+class Stream(ServerLeaseStream):
     """One that gives one answer to each take."""
 
     def __init__(self) -> None:
@@ -21,11 +21,11 @@ class Stream(LeaseStream):
     def ack(self, ack: leases_pb2.AckLeases) -> None:
         self.put_acked(leases_pb2.Acked(number=ack.number))
 
-    async def take(self, take: leases_pb2.Take) -> Answer:
+    async def take(self, take: leases_pb2.Take) -> TakeAnswer:
         def done(written: bool) -> None:
             self.returned = True
 
-        return Answer(leases_pb2.Taken(number=take.number), done=done)
+        return TakeAnswer(leases_pb2.Taken(number=take.number), done=done)
 
     def begun(self) -> None:
         pass

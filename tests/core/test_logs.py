@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
-from duetime_core.telemetry.logs import INTERVAL_MS, KINDS_MAX, Sparing, configure_logs, sparing
+from duetime_core.telemetry.logs import INTERVAL_MS, KINDS_MAX, LogLineLimiter, configure_logs, sparing
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def lines(file: io.StringIO) -> list[dict[str, object]]:
 
 
 def test_one_line_of_a_kind_a_second_that_counts_the_others() -> None:
-    limit = Sparing()
+    limit = LogLineLimiter()
     assert limit.admit("a", 0) == 0
     assert [limit.admit("a", now_ms) for now_ms in (0, 1, INTERVAL_MS - 1)] == [None] * 3
     assert limit.admit("b", 1) == 0
@@ -41,7 +41,7 @@ def test_one_line_of_a_kind_a_second_that_counts_the_others() -> None:
 
 
 def test_kinds_are_bounded() -> None:
-    limit = Sparing()
+    limit = LogLineLimiter()
     for kind in range(10 * KINDS_MAX):
         assert limit.admit(kind, 0) == 0
         assert len(limit._kinds) <= KINDS_MAX

@@ -3,7 +3,7 @@
 import asyncio
 
 import grpc
-from duetime_core.limits.shedding import NEVER_CHECKS, OTHERS_CHECKS, QUIET_CHECKS, Shedding
+from duetime_core.limits.shedding import NEVER_CHECKS, OTHERS_CHECKS, QUIET_CHECKS, ConnectionShedder
 from duetime_core.testing import FakeClock
 
 from tests.core.test_traffic import DEADLINE_S, serving
@@ -11,7 +11,7 @@ from tests.core.test_traffic import DEADLINE_S, serving
 
 async def test_connections_that_were_never_used_go_before_those_that_were() -> None:
     async with serving() as served:
-        shedding = Shedding(served.traffic, FakeClock())
+        shedding = ConnectionShedder(served.traffic, FakeClock())
         shedding.start(served.server.port)
         shedding.stop()
         silent = [served.raw() for _ in range(3)]
@@ -35,7 +35,7 @@ async def test_connections_that_were_never_used_go_before_those_that_were() -> N
 
 async def test_connection_with_a_waiting_stream_stays_open() -> None:
     async with serving() as served, grpc.aio.insecure_channel(served.address) as channel:
-        shedding = Shedding(served.traffic, FakeClock())
+        shedding = ConnectionShedder(served.traffic, FakeClock())
         shedding.start(served.server.port)
         shedding.stop()
         stream = channel.stream_stream("/T/Stream")()
@@ -51,7 +51,7 @@ async def test_connection_with_a_waiting_stream_stays_open() -> None:
 async def test_files_that_are_no_connections_are_not_looked_for_every_second() -> None:
     async with serving(connections_max=20) as served:
         # Never started: this process's own descriptors are as many as earlier tests have left it.
-        shedding = Shedding(served.traffic, FakeClock())
+        shedding = ConnectionShedder(served.traffic, FakeClock())
         looks: list[int] = []
 
         def share() -> int:

@@ -9,8 +9,8 @@ import structlog
 from duetime_core import together
 from duetime_core.clock import SystemClock
 from duetime_core.errors import StartupError
-from duetime_core.rpc.probes import All
-from duetime_core.together import NAMES, MembersMetrics, Together, TogetherSettings
+from duetime_core.rpc.probes import WorstCondition
+from duetime_core.together import NAMES, MembersMetrics, TogetherNode, TogetherSettings
 from duetime_core.within.places import place_of
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
@@ -77,9 +77,9 @@ def story(monkeypatch: pytest.MonkeyPatch) -> Story:
     return story
 
 
-def make(**levels: str) -> Together:
+def make(**levels: str) -> TogetherNode:
     settings: Any = {name: Settings(name, levels.get(name, "INFO")) for name in NAMES}
-    return Together(TogetherSettings(settings, inner_ports=False), SystemClock())
+    return TogetherNode(TogetherSettings(settings, inner_ports=False), SystemClock())
 
 
 STOPPED = ["stop gateway", "stop scheduler", "stop retry", "stop store"]
@@ -133,7 +133,7 @@ async def test_the_log_has_the_finest_of_all_levels(story: Story) -> None:
 
 async def test_all_are_as_well_as_the_worst() -> None:
     one, other = Health(), Health()
-    both = All({"one": one, "other": other})
+    both = WorstCondition({"one": one, "other": other})
     assert (both.ready, await both.why_stuck()) == (True, "")
     other.ready, other.why = False, "lane 0/1 does not move"
     assert (both.ready, await both.why_stuck()) == (False, "other: lane 0/1 does not move")

@@ -86,7 +86,7 @@ def encoded(message_id: str, properties: dict[str, str], body: bytes = b"body") 
 
 
 async def test_process_sends_its_spans_to_the_endpoint(collector: Collector) -> None:
-    exporting = core_tracing.Exporting("scheduler", collector.url + "/")
+    exporting = core_tracing.TraceExporter("scheduler", collector.url + "/")
     assert core_tracing.active is not None
     core_tracing.active.messages("restore", *records("", SAMPLED), time.time_ns())
     await exporting.stop()
@@ -99,7 +99,7 @@ async def test_process_sends_its_spans_to_the_endpoint(collector: Collector) -> 
 
 
 async def test_without_an_endpoint_nothing_is_traced() -> None:
-    exporting = core_tracing.Exporting("scheduler", "")
+    exporting = core_tracing.TraceExporter("scheduler", "")
     assert core_tracing.active is None
     await exporting.stop()
 
@@ -107,7 +107,7 @@ async def test_without_an_endpoint_nothing_is_traced() -> None:
 async def test_endpoint_that_does_not_answer_holds_no_stop_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core_tracing, "SHUTDOWN_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        exporting = core_tracing.Exporting("scheduler", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        exporting = core_tracing.TraceExporter("scheduler", f"http://127.0.0.1:{silent.getsockname()[1]}")
         assert core_tracing.active is not None
         core_tracing.active.messages("restore", *records(SAMPLED), time.time_ns())
         async with asyncio.timeout(60):
@@ -117,14 +117,14 @@ async def test_endpoint_that_does_not_answer_holds_no_stop_up(monkeypatch: pytes
 def test_missing_packages_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(StartupError, match=r"pip install 'duetime\[otel\]'"):
-        core_tracing.Exporting("store", "http://127.0.0.1:4318")
+        core_tracing.TraceExporter("store", "http://127.0.0.1:4318")
 
 
 @pytest.mark.parametrize("traced", [[0], [2], [0, 1, 2], []])
 def test_traced_messages_of_a_batch_are_found(traced: list[int]) -> None:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    core = core_tracing.Tracing(provider)
+    core = core_tracing.ProcessTracer(provider)
     data, sizes = records(*(SAMPLED if n in traced else "" for n in range(3)))
     # A place without a record, as a damaged entry has it.
     core.messages("restore", data, [sizes[0], 0, *sizes[1:]], time.time_ns())
@@ -139,7 +139,7 @@ def test_traced_messages_of_a_batch_are_found(traced: list[int]) -> None:
 def test_mark_in_a_body_and_damaged_bytes_are_no_context() -> None:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    core = core_tracing.Tracing(provider)
+    core = core_tracing.ProcessTracer(provider)
     body = b"traceparent\x01" + SAMPLED.encode() + b"\x02"
     data = encoded("ID0", {}, body)
     core.messages("restore", data, [len(data)], time.time_ns())

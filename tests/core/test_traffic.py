@@ -20,7 +20,7 @@ from duetime_core.limits.traffic import (
 )
 from duetime_core.rpc.border import BorderParts
 from duetime_core.rpc.serving import Server, make_channel
-from duetime_core.telemetry.logs import Libraries, Sparing
+from duetime_core.telemetry.logs import LibraryLogHandler, LogLineLimiter
 from duetime_core.testing import FakeClock
 from structlog.testing import capture_logs
 
@@ -207,7 +207,7 @@ async def test_an_unread_answer_counts_until_its_connection_is_ended() -> None:
 
 
 async def test_connections_that_take_no_answers_are_one_log_line() -> None:
-    libraries = Libraries(Sparing(), SystemClock().monotonic_ms)
+    libraries = LibraryLogHandler(LogLineLimiter(), SystemClock().monotonic_ms)
     logging.getLogger("grpc").addHandler(libraries)
     try:
         with capture_logs() as logged:

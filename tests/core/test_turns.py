@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from duetime_core.clock import turn
-from duetime_core.limits.turns import RECENT_MS, REQUEST_COST, WORK_BYTES, Turn, Turns
+from duetime_core.limits.turns import RECENT_MS, REQUEST_COST, WORK_BYTES, RequestTurns, Turn
 from duetime_core.testing.clock import FakeClock
 from prometheus_client import CollectorRegistry
 
@@ -16,7 +16,7 @@ MOST = WORK_BYTES // REQUEST_COST
 class Flood:
     """Requests of one user, each with its turn once that has come."""
 
-    def __init__(self, turns: Turns, name: str, count: int, size: int = 0) -> None:
+    def __init__(self, turns: RequestTurns, name: str, count: int, size: int = 0) -> None:
         self.tasks = [asyncio.ensure_future(turns.enter(name, size)) for _ in range(count)]
 
     @property
@@ -35,9 +35,9 @@ def registry() -> CollectorRegistry:
 
 
 @pytest.fixture
-async def turns(clock: FakeClock, registry: CollectorRegistry) -> AsyncIterator[Turns]:
+async def turns(clock: FakeClock, registry: CollectorRegistry) -> AsyncIterator[RequestTurns]:
     """Of a server that bob has called just now."""
-    turns = Turns(clock, registry)
+    turns = RequestTurns(clock, registry)
     with await turns.enter("bob", 0):
         pass
     yield turns
@@ -56,7 +56,7 @@ async def give_up(flood: Flood) -> None:
 
 
 async def test_one_that_floods_has_a_part_in_work_and_another_does_not_wait(
-    turns: Turns, registry: CollectorRegistry
+    turns: RequestTurns, registry: CollectorRegistry
 ) -> None:
     flood = Flood(turns, "alice", 100)
     await settle()
@@ -73,7 +73,7 @@ async def test_one_that_floods_has_a_part_in_work_and_another_does_not_wait(
     await give_up(flood)
 
 
-async def test_users_with_requests_in_work_have_equal_parts(turns: Turns) -> None:
+async def test_users_with_requests_in_work_have_equal_parts(turns: RequestTurns) -> None:
     first, second = Flood(turns, "alice", 100), Flood(turns, "bob", 100)
     await settle()
     # Alice had all of it before bob came, and half of it by and by.
@@ -86,7 +86,7 @@ async def test_users_with_requests_in_work_have_equal_parts(turns: Turns) -> Non
     await give_up(second)
 
 
-async def test_a_large_request_is_in_work_alone_and_in_its_order(turns: Turns) -> None:
+async def test_a_large_request_is_in_work_alone_and_in_its_order(turns: RequestTurns) -> None:
     large, small = Flood(turns, "alice", 2, WORK_BYTES), Flood(turns, "alice", 3)
     await settle()
     assert (len(large.in_work), len(small.in_work)) == (1, 0)
@@ -98,14 +98,14 @@ async def test_a_large_request_is_in_work_alone_and_in_its_order(turns: Turns) -
     assert len(small.in_work) == 3
 
 
-async def test_a_user_alone_lately_has_no_bounds(turns: Turns, clock: FakeClock) -> None:
+async def test_a_user_alone_lately_has_no_bounds(turns: RequestTurns, clock: FakeClock) -> None:
     clock.move(RECENT_MS)
     flood = Flood(turns, "alice", 100)
     await settle()
     assert len(flood.in_work) == 100
 
 
-async def test_cancelled_waiter_leaves_no_place_behind(turns: Turns) -> None:
+async def test_cancelled_waiter_leaves_no_place_behind(turns: RequestTurns) -> None:
     flood = Flood(turns, "alice", MOST + 2)
     await settle()
     waiting, last = flood.tasks[MOST:]
@@ -132,7 +132,7 @@ async def test_cancelled_waiter_leaves_no_place_behind(turns: Turns) -> None:
     assert late.tasks[1].done()
 
 
-async def test_long_poll_occupies_its_turn_briefly(turns: Turns) -> None:
+async def test_long_poll_occupies_its_turn_briefly(turns: RequestTurns) -> None:
     polls = Flood(turns, "alice", MOST + 1)
     await settle()
     for one in polls.in_work:

@@ -10,7 +10,7 @@ from duetime_core.access.callers import Role
 from duetime_core.access.principal import Principal, serve_for
 from duetime_core.clock import turn
 from duetime_core.errors import DueTimeError
-from duetime_core.limits.turns import REQUEST_COST, WORK_BYTES, Turns
+from duetime_core.limits.turns import REQUEST_COST, WORK_BYTES, RequestTurns
 from duetime_core.rpc.border import BorderParts
 from duetime_core.rpc.channels import make_channel
 from duetime_core.rpc.serving import Server
@@ -44,7 +44,7 @@ class Held:
         self.registry = CollectorRegistry()
         self.in_work = 0
         self.let_go = asyncio.Event()
-        parts = BorderParts(gatekeeper=ByName(), turns=Turns(FakeClock(), self.registry))
+        parts = BorderParts(gatekeeper=ByName(), turns=RequestTurns(FakeClock(), self.registry))
         self.server = Server([], 1_000, parts=parts)
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             "Put": grpc.unary_unary_rpc_method_handler(self.put)

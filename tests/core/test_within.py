@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 from duetime_core.access.callers import ClusterSecret
-from duetime_core.access.credentials import Credentials
+from duetime_core.access.credentials import ClusterCredentials
 from duetime_core.errors import Overloaded
 from duetime_core.rpc.calls import translate
 from duetime_core.rpc.serving import make_channel
@@ -88,7 +88,7 @@ async def test_metadata_passes_both_ways(served: Served) -> None:
 
 async def test_a_secret_is_asked_for_and_shown(served: Served) -> None:
     await served.server.stop(0)
-    credentials = Credentials(ClusterSecret("x" * 16))
+    credentials = ClusterCredentials(ClusterSecret("x" * 16))
     await served.start(credentials=credentials)
     error = await failure(served.begin("Unary", b"hello", timeout=DEADLINE_S, wait_for_ready=True))
     assert error.code() is grpc.StatusCode.UNAUTHENTICATED

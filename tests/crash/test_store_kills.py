@@ -20,7 +20,7 @@ from duetime_format import record
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.properties import decode_properties, encode_properties
 from duetime_format.record import Record
-from duetime_format.restore import Entry
+from duetime_format.restore import PulledEntry
 from duetime_format.restore import restore as restored_record
 
 MIB = 1024 * 1024
@@ -125,7 +125,9 @@ async def restore(stub: store_pb2_grpc.StoreStub, ledger: Ledger) -> None:
 def restored(due: store_pb2.PullDueResponse) -> bytes:
     records, at = [], 0
     for index, (size, due_at_ms) in enumerate(zip(due.sizes, due.due_at_ms, strict=True)):
-        records.append(restored_record(Entry(LANE, due.first_entry + index, due_at_ms, due.records[at : at + size])))
+        records.append(
+            restored_record(PulledEntry(LANE, due.first_entry + index, due_at_ms, due.records[at : at + size]))
+        )
         at += size
     return b"".join(records)
 

@@ -31,10 +31,10 @@ from pathlib import Path
 import grpc
 from duetime import AsyncProducer, Decision, Message
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc, message_pb2, transactions_pb2
-from duetime_core.ondisk import state
 from duetime_core.rpc.serving import make_channel
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.names import HALF_TOPIC
+from duetime_shard import shard as state
 
 from bench.processes import NAMES, Processes
 from tests.crash.contents import drain

@@ -3,62 +3,65 @@
 import json
 
 import pytest
-from duetime_format.attempts import HISTORY_BYTES_MAX, Attempt, History, decode, encode
+from duetime_format.attempts import HISTORY_BYTES_MAX, AttemptFailure, AttemptHistory, decode, encode
 from hypothesis import given
 from hypothesis import strategies as st
 
 
-def attempt(number: int, message: str = "m" * 500, trace: str = "t" * 2_000) -> Attempt:
-    return Attempt(number, 1_700_000_000_000 + number, 1_700_000_000_500 + number, "ValueError", message, trace)
+def attempt(number: int, message: str = "m" * 500, trace: str = "t" * 2_000) -> AttemptFailure:
+    return AttemptFailure(number, 1_700_000_000_000 + number, 1_700_000_000_500 + number, "ValueError", message, trace)
 
 
-def fitted(history: History, room: int = HISTORY_BYTES_MAX) -> History:
+def fitted(history: AttemptHistory, room: int = HISTORY_BYTES_MAX) -> AttemptHistory:
     text = encode(history, room)
     assert text is not None
     return decode(text)
 
 
 def test_encoded_form() -> None:
-    history = History(
-        (Attempt(1, 5, 6, "TimeoutError", "no answer", "line 1\nline 2"), Attempt(2, 7, 8, "LeaseExpired"))
+    history = AttemptHistory(
+        (
+            AttemptFailure(1, 5, 6, "TimeoutError", "no answer", "line 1\nline 2"),
+            AttemptFailure(2, 7, 8, "LeaseExpired"),
+        )
     )
     assert encode(history) == (
         '{"attempts":[[1,5,6,"TimeoutError","no answer","line 1\\nline 2"],[2,7,8,"LeaseExpired","",""]]}'
     )
-    assert encode(History()) is None
+    assert encode(AttemptHistory()) is None
 
 
 def test_separators_of_properties_are_escaped() -> None:
-    text = encode(History((attempt(1, "a\x01b\x02c\x00", "ü"),)))
+    text = encode(AttemptHistory((attempt(1, "a\x01b\x02c\x00", "ü"),)))
     assert text is not None
     assert not {"\x00", "\x01", "\x02"} & set(text)
     assert decode(text).attempts[0].message == "a\x01b\x02c\x00"
 
 
 def test_errors_are_cut_to_their_limits() -> None:
-    one = Attempt.of_error(1, 5, 6, "T" * 300, "m" * 2_000, "b" * 5_000 + "end")
+    one = AttemptFailure.of_error(1, 5, 6, "T" * 300, "m" * 2_000, "b" * 5_000 + "end")
     assert (len(one.type), len(one.message or ""), len(one.trace or "")) == (256, 1_024, 4_096)
     assert (one.trace or "").endswith("bend")
 
 
 def test_traces_of_the_middle_go_first_the_oldest_before_others() -> None:
-    found = fitted(History(tuple(attempt(number) for number in range(1, 10))))
+    found = fitted(AttemptHistory(tuple(attempt(number) for number in range(1, 10))))
     assert [one.number for one in found.attempts] == list(range(1, 10))
     assert [one.trace is None for one in found.attempts] == [False, *[True] * 4, *[False] * 4]
     assert all(one.message for one in found.attempts)
-    text = encode(History(tuple(attempt(number) for number in range(1, 10))))
+    text = encode(AttemptHistory(tuple(attempt(number) for number in range(1, 10))))
     assert text is not None
     assert json.loads(text)["shortened"] == 4
 
 
 def test_then_messages_then_attempts_of_the_middle() -> None:
-    found = fitted(History(tuple(attempt(number) for number in range(1, 40))))
+    found = fitted(AttemptHistory(tuple(attempt(number) for number in range(1, 40))))
     assert [one.trace for one in found.attempts[1:-1]] == [None] * 37
     assert found.attempts[1].message is None
     assert found.attempts[-2].message
     assert found.attempts[0].trace
     assert found.attempts[-1].trace
-    found = fitted(History(tuple(attempt(number) for number in range(1, 1_001))))
+    found = fitted(AttemptHistory(tuple(attempt(number) for number in range(1, 1_001))))
     assert found.attempts[0].number == 1
     assert found.attempts[-1].number == 1_000
     assert found.left_out + len(found.attempts) == 1_000
@@ -66,7 +69,7 @@ def test_then_messages_then_attempts_of_the_middle() -> None:
 
 
 def test_the_end_of_the_last_trace_stays_longest() -> None:
-    history = History((attempt(1, "first"), attempt(2, "last", "x" * 3_000 + "the end")))
+    history = AttemptHistory((attempt(1, "first"), attempt(2, "last", "x" * 3_000 + "the end")))
     found = fitted(history, 600)
     assert (found.attempts[0].trace, found.attempts[0].message) == (None, None)
     last = found.attempts[1]
@@ -78,26 +81,26 @@ def test_the_end_of_the_last_trace_stays_longest() -> None:
 
 
 def test_it_shrinks_to_a_count_and_then_to_nothing() -> None:
-    history = History(tuple(attempt(number) for number in range(1, 6)))
+    history = AttemptHistory(tuple(attempt(number) for number in range(1, 6)))
     found = fitted(history, 70)
-    assert found == History((), 5)
+    assert found == AttemptHistory((), 5)
     assert found.last_number == 5
     assert encode(history, 10) is None
     assert encode(history, -5) is None
 
 
 def test_abandonment_stays_reported() -> None:
-    history = fitted(History(tuple(attempt(number) for number in range(1, 1_001))))
+    history = fitted(AttemptHistory(tuple(attempt(number) for number in range(1, 1_001))))
     again = fitted(history.with_attempts([attempt(1_001)]))
     assert again.attempts[-1].number == 1_001
     assert again.left_out + len(again.attempts) == 1_001
 
 
 def test_attempt_numbers_continue_after_a_redrive() -> None:
-    history = History().with_attempts([attempt(1), attempt(2)]).with_attempts([attempt(1), attempt(2)])
+    history = AttemptHistory().with_attempts([attempt(1), attempt(2)]).with_attempts([attempt(1), attempt(2)])
     assert [one.number for one in history.attempts] == [1, 2, 3, 4]
     # Earlier deliveries that nobody noted, as a broker's.
-    assert History().with_attempts([attempt(5)]).attempts[0].number == 5
+    assert AttemptHistory().with_attempts([attempt(5)]).attempts[0].number == 5
 
 
 @pytest.mark.parametrize(
@@ -110,12 +113,19 @@ def test_unreadable_history_is_marked(text: str) -> None:
 
 texts = st.text(st.characters(codec="utf-8"), max_size=300)
 attempts = st.builds(
-    Attempt, st.integers(1, 1_000), st.integers(0, 2**62), st.integers(0, 2**62), texts, texts, texts, st.booleans()
+    AttemptFailure,
+    st.integers(1, 1_000),
+    st.integers(0, 2**62),
+    st.integers(0, 2**62),
+    texts,
+    texts,
+    texts,
+    st.booleans(),
 )
 
 
-@given(st.lists(attempts, max_size=60).map(lambda found: History(tuple(found))), st.integers(-1, 20_000))
-def test_never_longer_than_its_room(history: History, room: int) -> None:
+@given(st.lists(attempts, max_size=60).map(lambda found: AttemptHistory(tuple(found))), st.integers(-1, 20_000))
+def test_never_longer_than_its_room(history: AttemptHistory, room: int) -> None:
     text = encode(history, room)
     if text is not None:
         assert len(text.encode()) <= min(room, HISTORY_BYTES_MAX)
@@ -126,8 +136,8 @@ def test_never_longer_than_its_room(history: History, room: int) -> None:
         assert not history.attempts or room < 100
 
 
-@given(st.lists(attempts, max_size=3).map(lambda found: History(tuple(found))))
-def test_fitting_history_is_kept_whole(history: History) -> None:
+@given(st.lists(attempts, max_size=3).map(lambda found: AttemptHistory(tuple(found))))
+def test_fitting_history_is_kept_whole(history: AttemptHistory) -> None:
     text = encode(history)
     if text is not None and len(text.encode()) < HISTORY_BYTES_MAX // 2:
         assert decode(text) == history

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from duetime_format import checks, record
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 
 
 def test_checks_heard_come_back() -> None:
@@ -22,5 +22,5 @@ def test_checks_heard_come_back() -> None:
     ],
 )
 def test_bytes_that_are_no_checks_are_damage(body: bytes, text: str) -> None:
-    with pytest.raises(Damaged, match=text):
+    with pytest.raises(DamagedBytes, match=text):
         checks.decode(body)

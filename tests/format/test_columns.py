@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from duetime_core.ondisk.scan import Blank, Item, item_end, scan_runs
 from duetime_format import columns, layout, record
-from duetime_format.columns import Run, take
-from duetime_format.errors import Damaged
+from duetime_format.columns import RecordRun, take
+from duetime_format.errors import DamagedBytes
 from duetime_format.layout import MAGIC_V1, MAGIC_V2
 from duetime_format.properties import value_of
 from duetime_format.record import Record
+from duetime_shard.walk import Item, SegmentBlank, item_end, scan_runs
 from duetime_store.files.disk import Disk
 from duetime_store.log.commitlog import CommitLog
 from duetime_store.log.segment import file_name
@@ -64,14 +64,14 @@ def log_of(items: list[tuple[Record, bool]], position: int = 0) -> bytes:
     return bytes(data)
 
 
-def same(one: Run, other: Run) -> None:
+def same(one: RecordRun, other: RecordRun) -> None:
     assert (one.end, one.keys, one.destinations) == (other.end, other.keys, other.destinations)
     assert np.array_equal(one.columns, other.columns)
     assert (one.entries is None) == (other.entries is None)
     assert one.entries is None or np.array_equal(one.entries, other.entries)
 
 
-def in_python(data: bytes, at: int, position: int, monkeypatch: pytest.MonkeyPatch) -> Run:
+def in_python(data: bytes, at: int, position: int, monkeypatch: pytest.MonkeyPatch) -> RecordRun:
     with monkeypatch.context() as patch:
         patch.setattr(columns, "_twin", None)
         return take(data, at, position)
@@ -187,7 +187,7 @@ def filled(folder: Path, seed: int) -> tuple[CommitLog, list[tuple[int, bytes]]]
 
 def told(item: Item) -> list[int]:
     """The positions of intact records."""
-    return item.positions.tolist() if isinstance(item, Run) else []
+    return item.positions.tolist() if isinstance(item, RecordRun) else []
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -197,7 +197,7 @@ def test_walk_tells_exactly_the_records_that_are_intact(tmp_path: Path, seed: in
     for position, data in written:
         segment = log.segment_at(position)
         assert segment is not None
-        with suppress(Damaged):
+        with suppress(DamagedBytes):
             if record.decode(segment.read_file(position, len(data))).position == position:
                 intact.append(position)
     items = list(scan_runs(log, 0))
@@ -209,7 +209,7 @@ def test_walk_tells_exactly_the_records_that_are_intact(tmp_path: Path, seed: in
 
 
 def start_of(item: Item) -> int:
-    return int(item.positions[0]) if isinstance(item, Run) else item.position
+    return int(item.positions[0]) if isinstance(item, RecordRun) else item.position
 
 
 @pytest.mark.parametrize("magic", [MAGIC_V1, MAGIC_V2])
@@ -222,7 +222,7 @@ def test_record_larger_than_the_walk_reads_at_once_is_a_run(tmp_path: Path, magi
         position += len(parts[-1][1])
     log.write([(at, [data]) for at, data in parts])
     items = list(scan_runs(log, 0))
-    assert all(isinstance(item, Run) for item in items)
+    assert all(isinstance(item, RecordRun) for item in items)
     assert [position for item in items for position in told(item)] == [at for at, _ in parts]
     log.close()
 
@@ -232,8 +232,8 @@ def test_every_blank_mark_is_recognised(tmp_path: Path) -> None:
     data = record.encode(Record("t", 0, bytes(40_000), b"n\x01v"))
     log.write([(0, [data])])
     log.write([(SEGMENT_BYTES, [record.encode(Record("t", 0, b"", b"n\x01v", position=SEGMENT_BYTES))])])
-    marks = [item for item in scan_runs(log, 0) if isinstance(item, Blank)]
-    assert marks == [Blank(len(data), SEGMENT_BYTES - len(data))]
+    marks = [item for item in scan_runs(log, 0) if isinstance(item, SegmentBlank)]
+    assert marks == [SegmentBlank(len(data), SEGMENT_BYTES - len(data))]
     log.close()
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from duetime_format import ends
 from duetime_format.ends import CANCELLED, END_BYTES, REPLACED
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,7 +41,7 @@ def test_rows_of_several_lanes_lie_back_to_back() -> None:
 def test_row_that_ends_no_entry_damages_the_record(at: int, byte: int) -> None:
     body = bytearray(ends.encode(1, np.array([5, 6]), np.array([7, 8])))
     body[END_BYTES + at] = byte
-    with pytest.raises(Damaged, match="row 1 ends entry"):
+    with pytest.raises(DamagedBytes, match="row 1 ends entry"):
         ends.decode(bytes(body))
 
 
@@ -49,11 +49,11 @@ def test_row_that_ends_no_entry_damages_the_record(at: int, byte: int) -> None:
 def test_hostile_bytes_are_rows_or_damage(body: bytes) -> None:
     try:
         rows = ends.decode(body)
-    except Damaged:
+    except DamagedBytes:
         return
     assert len(rows) * END_BYTES == len(body)
 
 
 def test_a_torn_row_damages_the_record() -> None:
-    with pytest.raises(Damaged, match="23 bytes are not whole rows of 24"):
+    with pytest.raises(DamagedBytes, match="23 bytes are not whole rows of 24"):
         ends.decode(ends.encode(1, np.array([5]), np.array([6]))[:-1])

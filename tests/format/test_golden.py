@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from duetime_format import layout, record
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.properties import decode_properties, value_of
 from duetime_format.record import Record
@@ -34,7 +34,7 @@ def walk(store: Path, blanks: list[list[int]]) -> Iterator[tuple[Record, bytes]]
                 break
             try:
                 read = record.decode(image, at)
-            except Damaged:
+            except DamagedBytes:
                 return
             yield read, image[at : at + read.size]
             assert read.position == base + at

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from duetime_format import halves, layout, record
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.halves import COMMITTED, ENDED, GIVEN_UP, ROLLED_BACK
 from duetime_format.levels import DELAY_MS_MAX
 from duetime_format.limits import PROPERTIES_BYTES_MAX
@@ -101,7 +101,7 @@ def test_names_of_the_store_are_not_inherited() -> None:
 
 @pytest.mark.parametrize("named", [{"REAL_TOPIC": ""}, {"REAL_QID": "x"}, {"REAL_TOPIC": HALF_TOPIC}])
 def test_half_message_without_a_destination_is_not_committed(named: dict[str, str]) -> None:
-    with pytest.raises(Damaged, match="REAL_"):
+    with pytest.raises(DamagedBytes, match="REAL_"):
         committed(half(0, **named))
 
 
@@ -112,7 +112,7 @@ def test_full_half_message_of_a_broker_is_committed_without_a_checksum() -> None
     found = committed(replace(full, properties=unmarked + b"\x02x\x01" + b"y" * room))
     assert not record.has_crc_mark(found.properties)
     assert halves.commits(found.sys_flag, found.properties) == OFFSET
-    with pytest.raises(Damaged, match="the limit is 32767"):
+    with pytest.raises(DamagedBytes, match="the limit is 32767"):
         committed(replace(full, properties=unmarked + b"\x02x\x01" + b"y" * (room + 1)))
 
 
@@ -159,7 +159,7 @@ def test_op_bodies_are_brokers() -> None:
 
 @pytest.mark.parametrize("body", [b"17,x,", b"-1", b"1.5", b"9" * 20, "\u0661".encode()])
 def test_damaged_op_bodies_end_nothing(body: bytes) -> None:
-    with pytest.raises(Damaged, match="is not an offset"):
+    with pytest.raises(DamagedBytes, match="is not an offset"):
         halves.ended_by(body)
 
 

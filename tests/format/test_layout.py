@@ -25,6 +25,6 @@ def test_rows_of_columns_are_in_the_order_of_the_properties() -> None:
     (rows,) = re.findall(r"^    (STARTS, [^#]*?ROWS)$", PXD, re.MULTILINE)
     names = rows.lower().replace("\n", "").replace(",", "").split()
     assert names.index("rows") == columns.ROWS
-    run = columns.Run(b"", 0, 0, [], columns.np.arange(columns.ROWS).reshape(-1, 1), None)
+    run = columns.RecordRun(b"", 0, 0, [], columns.np.arange(columns.ROWS).reshape(-1, 1), None)
     shown = {"offsets": "offsets", "stored_at": "stored_at_ms"}
     assert [getattr(run, shown.get(name, name)).tolist() for name in names[:-1]] == [[n] for n in range(columns.ROWS)]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from duetime_format import plans
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.plans import Plan, rows_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,7 +38,7 @@ def test_layout_is_the_documented_one() -> None:
 
 @pytest.mark.parametrize("cut", [0, 1, 6, 7, 10, 13, 17, 18, 20, 26, 28, 44, 46, 80])
 def test_a_plan_that_is_cut_short_is_none(cut: int) -> None:
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedBytes):
         plans.decode(plan().encode()[:cut])
 
 
@@ -46,5 +46,5 @@ def test_a_plan_that_is_cut_short_is_none(cut: int) -> None:
 def test_another_version_and_rows_without_a_place_are_damage(at: int, byte: int) -> None:
     body = bytearray(plan().encode())
     body[at] = byte
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedBytes):
         plans.decode(bytes(body))

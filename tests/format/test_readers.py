@@ -84,7 +84,7 @@ def test_all_readers_agree(topic: str, encoded: bytes, host: bytes) -> None:
     # Results of recovery, intake and the index.
     hashes = [keys.key_hash(topic, word) for word in words]
     for run in in_both(lambda: columns.take(data, 0, 0), (columns, "_twin", "duetime_format._columns")):
-        assert isinstance(run, columns.Run)
+        assert isinstance(run, columns.RecordRun)
         assert run.count == (not whole.endswith(b"\0"))
         assert run.tags_codes.tolist() == [record.java_hash(tags)]
         assert (run.id_hashes[0] >= 0) == bool(message_id)

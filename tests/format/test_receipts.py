@@ -1,7 +1,7 @@
 """Receipts survive the way out and back, and nothing else passes for one."""
 
 from duetime_format import receipts
-from duetime_format.receipts import RECEIPT_BYTES, Receipt
+from duetime_format.receipts import RECEIPT_BYTES, LeaseReceipt
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,7 +11,7 @@ U64 = st.integers(0, (1 << 64) - 1)
 @given(st.integers(0, 65_535), U64, st.lists(U64, max_size=20))
 def test_parsed_receipts_equal_the_packed_fields(shard: int, lease: int, offsets: list[int]) -> None:
     packed = receipts.pack(shard, lease, offsets)
-    assert [receipts.parse(receipt) for receipt in packed] == [Receipt(shard, lease, offset) for offset in offsets]
+    assert [receipts.parse(receipt) for receipt in packed] == [LeaseReceipt(shard, lease, offset) for offset in offsets]
     assert all(len(receipt) == RECEIPT_BYTES for receipt in packed)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from duetime_format import layout, record
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.properties import decode_properties, encode_properties, value_of
 from duetime_format.record import Record
 from hypothesis import given
@@ -61,13 +61,13 @@ def test_record_is_read_at_any_position(written: Record, before: bytes, after: b
 def test_record_cut_short_anywhere_is_damaged(written: Record) -> None:
     encoded = record.encode(written)
     for length in range(0, len(encoded), max(1, len(encoded) // 40)):
-        with pytest.raises(Damaged):
+        with pytest.raises(DamagedBytes):
             record.decode(encoded[:length])
 
 
 @given(st.binary(max_size=400))
 def test_bytes_that_are_no_record_are_damaged_and_nothing_worse(junk: bytes) -> None:
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedBytes):
         record.decode(struct.pack(">ii", len(junk) + 8, layout.MAGIC_V1) + junk + b"\xff")
 
 
@@ -78,7 +78,7 @@ def test_flipped_bit_never_gives_another_body(written: Record, data: st.DataObje
     encoded[bit // 8] ^= 1 << bit % 8
     try:
         read = record.decode(encoded)
-    except Damaged:
+    except DamagedBytes:
         return
     assert read.body == written.body
 
@@ -150,7 +150,7 @@ DAMAGES = {
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_named(damage: str) -> None:
     encoded, sentence = DAMAGES[damage]
-    with pytest.raises(Damaged) as caught:
+    with pytest.raises(DamagedBytes) as caught:
         record.decode(encoded)
     assert sentence in caught.value.text
 
@@ -254,7 +254,7 @@ def test_every_flipped_bit_of_a_checked_record_is_found(body: bytes, host: bytes
     for bit in range(8 * len(data)):
         flipped = bytearray(data)
         flipped[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(Damaged):
+        with pytest.raises(DamagedBytes):
             record.decode(flipped)
 
 
@@ -263,7 +263,7 @@ def test_blank_mark_means_nothing() -> None:
     data[20] ^= 1
     assert record.decode(data).properties == record.CRC_MARK
     data[-5] = ord("1")
-    with pytest.raises(Damaged, match="does not match its CRC"):
+    with pytest.raises(DamagedBytes, match="does not match its CRC"):
         record.decode(data)
 
 

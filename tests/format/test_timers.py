@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from duetime_format import columns, record, timers
-from duetime_format.columns import Run
+from duetime_format.columns import RecordRun
 from duetime_format.names import TIMER_TOPIC
 from duetime_format.record import Record
 from duetime_format.timers import agree, agrees, due_at_ms, due_by, dues, java_long
@@ -18,7 +18,7 @@ OUT = 1_700_000_005_000
 FAR = 9_999_999_999_999
 
 
-def compiled_dues(run: Run, indices: Ints) -> list[int]:
+def compiled_dues(run: RecordRun, indices: Ints) -> list[int]:
     twin = compiled("duetime_format._timers")
     return np.frombuffer(twin.dues(run.data, run.columns, np.ascontiguousarray(indices)), np.int64).tolist()
 

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 from duetime.client import record as chosen
-from duetime.client.consuming.leased import Delivery, LeasedMessage
+from duetime.client.consuming.leased import DeliveryAttempt, LeasedMessage
 from duetime.client.consuming.leased import leased as leased_messages
 from duetime_format import layout, record, view
 from hypothesis import example, given
@@ -183,7 +183,7 @@ def test_twins_read_each_others_pickles(
 
 def test_copies_keep_the_fields_of_subclasses() -> None:
     data = record.encode(record.Record("orders", 1, b"body", b""))
-    delivery = Delivery("orders", False, b"0123456789", 99, 1.5, receipts={0: b"receipt"})
+    delivery = DeliveryAttempt("orders", False, b"0123456789", 99, 1.5, receipts={0: b"receipt"})
     (leased,) = leased_messages(data, 3, delivery, [2])
     leased.lose()
     for copied in (copy.copy(leased), copy.deepcopy(leased), pickle.loads(pickle.dumps(leased))):

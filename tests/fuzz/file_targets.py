@@ -8,23 +8,25 @@ from typing import TypeVar
 
 import numpy as np
 from duetime_core.errors import StartupError
-from duetime_core.ondisk import brokertimers, checkpoint, configs, scan, topics
-from duetime_core.ondisk.batches import scan_whole
-from duetime_core.ondisk.gone import GoneLetters
-from duetime_core.ondisk.history import LevelHistory
-from duetime_format.errors import Damaged
-from duetime_format.group_file import Head
+from duetime_format.errors import DamagedBytes
+from duetime_format.group_file import GroupFileHead
 from duetime_format.group_file import encode as group_file
-from duetime_format.lanes import Place
+from duetime_format.lanes import LanePlace
 from duetime_format.levels import DelayLevels
+from duetime_shard import checkpoint, configs, topics
+from duetime_shard import walk as scan
+from duetime_shard.batches import scan_whole
+from duetime_shard.brokers import timers as brokertimers
+from duetime_shard.gone import GoneDeadLetters
+from duetime_shard.history import LevelHistory
 from duetime_store.counting import countfile
 from duetime_store.files import derived
 from duetime_store.files.disk import Disk
 from duetime_store.finding.index import ENTRY, HEADER, SLOT_BYTES, IndexFile
 from duetime_store.groups import snapshot
 from duetime_store.lanes.order import manifest
-from duetime_store.lanes.order.rows import Rows
-from duetime_store.lanes.order.runs import Run, write_run
+from duetime_store.lanes.order.rows import OrderRows
+from duetime_store.lanes.order.runs import SortedRun, write_run
 from duetime_store.log import idfile
 from duetime_store.log.recent import Ids
 
@@ -62,7 +64,7 @@ def configs_of_a_broker(data: bytes) -> None:
         history.delays_ms(np.array([1, 3]), np.array([0, 10]), np.array([0, 5]))
 
 
-POINT = checkpoint.Checkpoint(5, 3, 9, (1, 2), 7, 8, (Place(4, 5),))
+POINT = checkpoint.Checkpoint(5, 3, 9, (1, 2), 7, 8, (LanePlace(4, 5),))
 
 
 def _sealed_slot(data: bytes) -> bytes:
@@ -80,7 +82,7 @@ def checkpoints(data: bytes) -> None:
             if point.places is not None and serial >= 0:
                 assert checkpoint.slots(bytes(checkpoint.SLOTS_AT[0]) + point.encode(serial))[0][2] == point
         checkpoint.damaged_slots(content)
-    brokertimers.Check.decode(data)
+    brokertimers.TimerCheck.decode(data)
 
 
 def _sealed_lines(data: bytes) -> bytes:
@@ -95,10 +97,10 @@ def lines_of_topics(data: bytes) -> None:
     assert all(type(name) is str and type(count) is int for name, count in counts.items())
 
 
-GONE = GoneLetters()
+GONE = GoneDeadLetters()
 GONE.taken([("%DLQ%g", 0, 5), ("%DLQ%g", 0, 9)])
 GROUPS = group_file(
-    Head(5, 9, 1, len(GONE.encode()), 1),
+    GroupFileHead(5, 9, 1, len(GONE.encode()), 1),
     snapshot.ENDED.pack(3, 0, 1)
     + b"g"
     + snapshot.COUNT.pack(0)
@@ -114,17 +116,17 @@ GROUPS = group_file(
 
 @target([GROUPS], seal=sealed_file)
 def states_of_groups(data: bytes) -> None:
-    outcome(lambda: snapshot.decode(data), Damaged)
-    outcome(lambda: snapshot.group_file.gone_letters(data), Damaged)
+    outcome(lambda: snapshot.decode(data), DamagedBytes)
+    outcome(lambda: snapshot.group_file.gone_letters(data), DamagedBytes)
 
 
 @target([GONE.encode()])
 def dead_letters_that_are_gone(data: bytes) -> None:
-    found, _ = outcome(lambda: GoneLetters.decode(data), Damaged)
+    found, _ = outcome(lambda: GoneDeadLetters.decode(data), DamagedBytes)
     if found is not None:
         for topic, queue in found.queues():
             found.count(topic, queue, 0, 1 << 40)
-        GoneLetters.decode(found.encode())
+        GoneDeadLetters.decode(found.encode())
 
 
 COUNTS = derived.sealed(
@@ -139,8 +141,8 @@ IDS = idfile.encode(idfile.Block(Ids(np.array([1, 2]), np.array([0, 90]), [(5, 2
 def derived_files(data: bytes) -> None:
     found = manifest.decode(data)
     assert found is None or found.encode() == data
-    outcome(lambda: countfile.decode(data), Damaged)
-    outcome(lambda: list(idfile.decode(data)), Damaged)
+    outcome(lambda: countfile.decode(data), DamagedBytes)
+    outcome(lambda: list(idfile.decode(data)), DamagedBytes)
 
 
 class _File:
@@ -161,7 +163,7 @@ FILE, DISK = _File(), Disk()
 def _run_seed() -> bytes:
     column = np.arange(5)
     narrow = column.astype(np.uint32)
-    write_run(DISK, FILE.path, [Rows(column + 1_000, column, narrow, narrow)])
+    write_run(DISK, FILE.path, [OrderRows(column + 1_000, column, narrow, narrow)])
     return FILE.path.read_bytes()
 
 
@@ -176,11 +178,14 @@ def _sealed_order(data: bytes) -> bytes:
 @target([_run_seed()], [b"DTR1"], _sealed_order, cost=2)
 def runs_of_order(data: bytes) -> None:
     FILE.write(data)
-    run, _ = outcome(lambda: Run(DISK, FILE.path, 1), Damaged)
+    run, _ = outcome(lambda: SortedRun(DISK, FILE.path, 1), DamagedBytes)
     if run is None:
         return
     try:
-        outcome(lambda: (run.read(0, run.count), run.rank(Place(1_002, 2)), run.pending_to(Place(0, 0))), Damaged)
+        outcome(
+            lambda: (run.read(0, run.count), run.rank(LanePlace(1_002, 2)), run.pending_to(LanePlace(0, 0))),
+            DamagedBytes,
+        )
     finally:
         run.close()
 
@@ -192,7 +197,7 @@ INDEX = INDEX.ljust(HEADER.size + 3 * (SLOT_BYTES + 4 * ENTRY.size), b"\0")
 @target([INDEX], cost=2)
 def index_files(data: bytes) -> None:
     FILE.write(data)
-    file, _ = outcome(lambda: IndexFile(FILE.path), Damaged)
+    file, _ = outcome(lambda: IndexFile(FILE.path), DamagedBytes)
     if file is None:
         return
     try:

@@ -24,9 +24,9 @@ from duetime_format import (
     timers,
     view,
 )
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.halves import committed, given_up
-from duetime_format.restore import Entry, Unrestorable
+from duetime_format.restore import PulledEntry, UnrestorableEntry
 from duetime_spark.decoding import decode as spark
 from duetime_store.reading import messages
 
@@ -43,7 +43,7 @@ PROPERTIES = [one.properties for one in map(record.decode, RECORDS)]
 
 @target(RECORDS, NAMES, sealed_record)
 def one_record(data: bytes) -> None:
-    found, _ = outcome(lambda: record.decode(data), Damaged)
+    found, _ = outcome(lambda: record.decode(data), DamagedBytes)
     if found is None:
         return
     again = record.decode(record.encode(found), check_crc=False)
@@ -56,14 +56,14 @@ def one_record(data: bytes) -> None:
 @target(RUNS, NAMES, sealed_run)
 def runs_of_records(data: bytes) -> None:
     for read in (lambda: columns.take(data, 0, 0), lambda: columns.parse(data)):
-        run, refused = outcome(read, Damaged)
-        other, refused_in_python = outcome(partial(in_python, columns, "_twin", read), Damaged)
+        run, refused = outcome(read, DamagedBytes)
+        other, refused_in_python = outcome(partial(in_python, columns, "_twin", read), DamagedBytes)
         assert refused == refused_in_python
         if run is not None and other is not None:
             _same_runs(run, other)
 
 
-def _same_runs(run: columns.Run, other: columns.Run) -> None:
+def _same_runs(run: columns.RecordRun, other: columns.RecordRun) -> None:
     assert run.columns.tolist() == other.columns.tolist()
     assert run.keys == other.keys
     sizes = run.sizes.tolist()
@@ -75,7 +75,7 @@ def _same_runs(run: columns.Run, other: columns.Run) -> None:
         _same_places(run)
 
 
-def _same_places(run: columns.Run) -> None:
+def _same_places(run: columns.RecordRun) -> None:
     positions = 1_000 + run.starts
     given = positions, [7] * len(run.keys), [0] * len(run.keys), NOW_MS
     placed = placing.place(run, *given)
@@ -89,10 +89,10 @@ def _same_places(run: columns.Run) -> None:
 @target(RECORDS, NAMES, sealed_record)
 def views_of_the_sdk(data: bytes) -> None:
     found, refused = outcome(lambda: split_records(data), sdk_errors.Damaged)
-    others, refused_in_python = outcome(lambda: view.views(view.PythonView, data), Damaged)
+    others, refused_in_python = outcome(lambda: view.views(view.PythonView, data), DamagedBytes)
     assert (refused is None) == (refused_in_python is None)
     for one, other in zip(found or [], others or [], strict=True):
-        whole, _ = outcome(partial(record.decode, other._record, check_crc=False), Damaged)
+        whole, _ = outcome(partial(record.decode, other._record, check_crc=False), DamagedBytes)
         if whole is None:
             # Stores give out whole records only.
             continue
@@ -124,16 +124,16 @@ def rows_of_spark(data: bytes) -> None:
 
 @target(RECORDS, NAMES, sealed_record)
 def restored_and_committed(data: bytes) -> None:
-    entries = restore.Entries(2, np.array([5]), data, [len(data)], [NOW_MS])
+    entries = restore.PulledEntries(2, np.array([5]), data, [len(data)], [NOW_MS])
     run, count = restore.quickest_run(entries, 0)
     assert (run, count) == restore.restore_run(entries, 0)[:2] or not count
-    outcome(lambda: restore.restore(Entry(2, 5, NOW_MS, data)), Unrestorable)
-    restore.quarantine(Entry(2, 5, NOW_MS, data), "why", keep_body=len(data) < 1 << 12)
-    half, _ = outcome(lambda: record.decode(data), Damaged)
+    outcome(lambda: restore.restore(PulledEntry(2, 5, NOW_MS, data)), UnrestorableEntry)
+    restore.quarantine(PulledEntry(2, 5, NOW_MS, data), "why", keep_body=len(data) < 1 << 12)
+    half, _ = outcome(lambda: record.decode(data), DamagedBytes)
     if half is None:
         return
-    outcome(lambda: committed(half, 18, 3), Damaged)
-    outcome(lambda: given_up(half, 3), Damaged)
+    outcome(lambda: committed(half, 18, 3), DamagedBytes)
+    outcome(lambda: given_up(half, 3), DamagedBytes)
     given = data[: half.size], [half.size], [b"orders"], [1]
     found = halves.quickest_run(*given)
     assert found in (halves.committed_run(*given), [None])
@@ -157,7 +157,7 @@ def properties_of_a_record(data: bytes) -> None:
     for read in (halves.decision_of, halves.group_of, halves.half_of, halves.checks_of):
         read(data)
     halves.commits(12, data)
-    outcome(lambda: restore.target_of(data), Unrestorable)
+    outcome(lambda: restore.target_of(data), UnrestorableEntry)
 
 
 @target(receipts.pack(3, 1 << 40, [0, 7, (1 << 63) - 1]))
@@ -180,26 +180,30 @@ BODIES = [
 @target(BODIES)
 def bodies_of_our_records(data: bytes) -> None:
     for read in (ends.decode, halves.ended_by, checks.decode, plans.decode):
-        outcome(partial(read, data), Damaged)
-    plan, _ = outcome(lambda: plans.decode(data), Damaged)
+        outcome(partial(read, data), DamagedBytes)
+    plan, _ = outcome(lambda: plans.decode(data), DamagedBytes)
     assert plan is None or plan.encode() == data
 
 
-JOURNAL = events.begin_body({1: events.Key("g", "orders", "orders", 2)}) + b"".join(
+JOURNAL = events.begin_body({1: events.PlaceKey("g", "orders", "orders", 2)}) + b"".join(
     events.framed(event.kind, event.payload())
-    for event in (events.End(1, 7, b"\0" * 7 + b"\5" + b"\0\0\0\2"), events.Scan(1, 5, 9), events.Delete("g"))
+    for event in (
+        events.EndEvent(1, 7, b"\0" * 7 + b"\5" + b"\0\0\0\2"),
+        events.ScanEvent(1, 5, 9),
+        events.DeleteEvent("g"),
+    )
 )
 
 
 @target([JOURNAL])
 def journal_of_groups(data: bytes) -> None:
-    def read() -> list[events.Event]:
+    def read() -> list[events.GroupEvent]:
         with events.reading():
             _, at = events.keys_of(data)
             list(events.events_near(data, at, {1: (0, 10)}))
             return [events.read(kind, payload) for kind, payload in events.events_in(data, at)]
 
-    found, _ = outcome(read, Damaged)
+    found, _ = outcome(read, DamagedBytes)
     for event in found or []:
         assert events.read(event.kind, event.payload()) == event
 

@@ -17,7 +17,7 @@ from duetime_gateway.packing.packs import PackDrafts
 from duetime_gateway.packing.sends import MessageDrafts
 from duetime_gateway.pending import tokens as pending_tokens
 from duetime_gateway.rules import filter_violations, group_violations
-from duetime_gateway.sending.encoding import Batch, Encoder
+from duetime_gateway.sending.encoding import DraftBatch, Encoder
 from duetime_gateway.transactions import names as transaction_names
 from duetime_gateway.transactions import tokens as transaction_tokens
 from duetime_store.reading.filters import Filter
@@ -34,9 +34,9 @@ KNOWN = set(routes(SHARDS))
 TOPICS = [b"orders", b"paid", b"unknown", b"%RETRY%g", b"SCHEDULE_TOPIC_XXXX"]
 
 
-def encoded(drafts: Any, known: Callable[[Any], bool], *, one_queue: bool = False) -> Batch:
+def encoded(drafts: Any, known: Callable[[Any], bool], *, one_queue: bool = False) -> DraftBatch:
     """A request by the Python encoder, which judges each message and refuses none by an error."""
-    batch, encoder, ways = Batch(drafts, NOW_MS, HOST), Encoder(rules()), routes(SHARDS)
+    batch, encoder, ways = DraftBatch(drafts, NOW_MS, HOST), Encoder(rules()), routes(SHARDS)
     indices = [index for index in range(len(drafts)) if known(drafts[index].topic)]
     if len(indices) < len(drafts):
         batch.faults[-1] = InvalidArgument([])
@@ -149,7 +149,7 @@ def filters_by_tags(data: bytes) -> None:
 
 
 PENDING = pending_tokens.encode(
-    7, {0: pending_tokens.Cursor(b"abc", pending_tokens.Place(5, 1, 2)), 3: pending_tokens.Cursor()}
+    7, {0: pending_tokens.ShardCursor(b"abc", pending_tokens.PendingPosition(5, 1, 2)), 3: pending_tokens.ShardCursor()}
 )
 
 
@@ -164,12 +164,12 @@ def tokens_of_pending(data: bytes) -> None:
         assert pending_tokens.decode(pending_tokens.encode(7, found), 7, (0, 3)) == found if found else True
 
 
-TRANSACTIONS = transaction_tokens.encode(7, transaction_tokens.Place(0, "abc")).encode()
+TRANSACTIONS = transaction_tokens.encode(7, transaction_tokens.TransactionCursor(0, "abc")).encode()
 
 
 def _sealed_text(data: bytes) -> bytes:
     shard, _, token = data.decode(errors="replace").rpartition(".")[2].partition("|")
-    return transaction_tokens.encode(7, transaction_tokens.Place(shard, token)).encode()  # type: ignore[arg-type]
+    return transaction_tokens.encode(7, transaction_tokens.TransactionCursor(shard, token)).encode()  # type: ignore[arg-type]
 
 
 @target([TRANSACTIONS, "1.00000007.00000000.\N{SUPERSCRIPT TWO}.x".encode(), b"1.2.3.x"], seal=_sealed_text)

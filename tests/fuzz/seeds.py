@@ -6,7 +6,7 @@ from dataclasses import replace
 from duetime.v1 import gateway_pb2, message_pb2
 from duetime.v1 import transactions_pb2 as pb
 from duetime_format import layout, record
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from duetime_format.properties import encode_properties
 
@@ -57,7 +57,7 @@ def sealed_record(data: bytes) -> bytes:
     sized = len(data).to_bytes(4, "big") + data[4:]
     try:
         return record.encode(record.decode(sized, check_crc=False))
-    except Damaged:
+    except DamagedBytes:
         return data
 
 
@@ -68,7 +68,7 @@ def sealed_run(data: bytes) -> bytes:
         size = layout.size_at(data, at)
         try:
             found = record.decode(data, at, check_crc=False)
-        except Damaged:
+        except DamagedBytes:
             return b"".join([*parts, data[at:]])
         parts.append(record.encode(replace(found, position=sum(map(len, parts)))))
         at += size

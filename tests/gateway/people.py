@@ -11,7 +11,7 @@ from duetime_core.metadata import users as table
 from duetime_gateway.access.grants import ADMIN, admin_grant
 from duetime_gateway.access.sealing import Seal
 from duetime_gateway.access.signatures import sign
-from duetime_gateway.access.tokens import Token, hash_of, new_token
+from duetime_gateway.access.tokens import TokenParts, hash_of, new_token
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 from sqlalchemy.orm import Session
@@ -74,7 +74,7 @@ class People:
     async def change(self, work: Callable[[Session], T]) -> T:
         return await self._database.run(work)
 
-    async def add(self, name: str, *grants: str, expires_at_ms: int = 0) -> Token:
+    async def add(self, name: str, *grants: str, expires_at_ms: int = 0) -> TokenParts:
         """A user with these rights, and a token."""
         token = new_token()
         stored = table.StoredToken(token.id, hash_of(token.secret), 1, expires_at_ms)

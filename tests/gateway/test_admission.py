@@ -16,8 +16,8 @@ from duetime_format.properties import decode_properties
 from duetime_gateway.consuming.admission import check_pull
 from duetime_gateway.queries import Position, Pull, Selection
 from duetime_gateway.routing.topics import check_new_topic
-from duetime_gateway.sending.drafts import DraftList, Rules
-from duetime_gateway.sending.encoding import Batch, Encoder
+from duetime_gateway.sending.drafts import DraftList, EncodingRules
+from duetime_gateway.sending.encoding import DraftBatch, Encoder
 from duetime_gateway.sending.ids import MessageIds
 from duetime_gateway.shards.route import Route
 from google.rpc import code_pb2
@@ -34,9 +34,9 @@ def draft(**fields: Any) -> Draft:
     return Draft(**{"topic": "orders", "body": b"body", **fields})
 
 
-def encode(*drafts: Draft, born_host: bytes = HOST, store_host: bytes = HOST) -> Batch:
+def encode(*drafts: Draft, born_host: bytes = HOST, store_host: bytes = HOST) -> DraftBatch:
     """The drafts as a gateway with one shard and four queues per topic takes them."""
-    batch = Batch(DraftList(drafts), NOW_MS, born_host)
+    batch = DraftBatch(DraftList(drafts), NOW_MS, born_host)
     routes: dict[str, Route | DueTimeError] = {}
     for name in {one.topic for one in drafts}:
         violations = list(topic_violations("topic", name))
@@ -46,7 +46,7 @@ def encode(*drafts: Draft, born_host: bytes = HOST, store_host: bytes = HOST) ->
             routes[name] = route = Route(name, [0] * 4, max_delay_ms=4_000 if name == "short" else 0)
             route.store_hosts[0] = store_host
             route.timer_lanes[0] = 2
-    encoder = Encoder(Rules(LEVELS, MessageIds("127.0.0.1", 1, b"abcd", lambda: NOW_MS)))
+    encoder = Encoder(EncodingRules(LEVELS, MessageIds("127.0.0.1", 1, b"abcd", lambda: NOW_MS)))
     encoder.encode(batch, range(len(drafts)), routes)
     return batch
 
@@ -198,9 +198,9 @@ def test_bad_field_is_reported_with_value_and_limit(fields: dict[str, Any], fiel
 def test_a_shard_without_timer_lanes_supports_levels_only(fields: dict[str, Any], field: str) -> None:
     route = Route("orders", [0] * 4)
     route.store_hosts[0] = HOST
-    batch = Batch(DraftList([draft(**fields), draft(delay_level=1)]), NOW_MS, HOST)
+    batch = DraftBatch(DraftList([draft(**fields), draft(delay_level=1)]), NOW_MS, HOST)
     ids = MessageIds("127.0.0.1", 1, b"abcd", lambda: NOW_MS)
-    Encoder(Rules(LEVELS, ids)).encode(batch, range(2), {"orders": route})
+    Encoder(EncodingRules(LEVELS, ids)).encode(batch, range(2), {"orders": route})
     assert [group.indices for group in batch.all_groups()] == [[1]]
     found = fault_of(batch.faults[0])
     assert (found.code, found.reason, found.retriable) == (UNIMPLEMENTED, "NOT_SUPPORTED", False)

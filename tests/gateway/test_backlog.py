@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from duetime.v1 import backlog_pb2 as pb
 from duetime.v1 import gateway_pb2
-from duetime_core.metadata import Report, Reports, ShardMoment
+from duetime_core.metadata import JobReport, JobReportTable, ShardMoment
 from duetime_core.metadata.reports import condensed
 from duetime_core.rpc.calls import translate
 from duetime_core.testing import FakeClock
 from duetime_gateway.administration import backlog
-from duetime_gateway.administration.backlog import Backlog, compare, message_of
+from duetime_gateway.administration.backlog import BacklogComparer, compare, message_of
 from duetime_gateway.metrics import BacklogMetrics
 from prometheus_client import CollectorRegistry
 
@@ -47,7 +47,7 @@ def lane(level: int, watermark: int, max_offset: int, pending: int, shard: int =
     }
 
 
-def report(rows: list[dict[str, Any]], lanes: list[dict[str, Any]], **fields: Any) -> Report:
+def report(rows: list[dict[str, Any]], lanes: list[dict[str, Any]], **fields: Any) -> JobReport:
     result = {
         "now_ms": NOW_MS,
         "pending_count": sum(row["count"] for row in rows),
@@ -68,7 +68,7 @@ def report(rows: list[dict[str, Any]], lanes: list[dict[str, Any]], **fields: An
         "later_count": 1,
         "made_by_a_newer_job": [1],
     }
-    made = Report("backlog", "s1", NOW_MS + 9, ("file:///store",), (ShardMoment(0, 77, NOW_MS),), condensed(result))
+    made = JobReport("backlog", "s1", NOW_MS + 9, ("file:///store",), (ShardMoment(0, 77, NOW_MS),), condensed(result))
     return replace(made, **fields)
 
 
@@ -136,7 +136,7 @@ async def lanes_of(gateway: Gateway) -> list[dict[str, Any]]:
 
 async def test_newest_report_stands_beside_the_live_counters(gateway: Gateway) -> None:
     await gateway.send(*(message(delay_level=3) for _ in range(4)))
-    reports = Reports(gateway.node.parts.database)
+    reports = JobReportTable(gateway.node.parts.database)
     await reports.put(report([row(3, "orders", 4)], await lanes_of(gateway)))
     await gateway.send(*(message(delay_level=5) for _ in range(2)))
     found = await gateway.stub.GetBacklogReport(pb.GetBacklogReportRequest(), timeout=60)
@@ -151,7 +151,7 @@ async def test_newest_report_stands_beside_the_live_counters(gateway: Gateway) -
 
 
 async def test_report_that_is_written_again_is_read_again(gateway: Gateway) -> None:
-    reports = Reports(gateway.node.parts.database)
+    reports = JobReportTable(gateway.node.parts.database)
     for count in (4, 5):
         await reports.put(report([row(3, "orders", count)], [], created_at_ms=count))
         found = await gateway.stub.GetBacklogReport(pb.GetBacklogReportRequest(), timeout=60)
@@ -162,7 +162,7 @@ async def test_unavailable_shard_is_named(tmp_path: Path) -> None:
     async with real_store(tmp_path) as store:
         port = store.port
     async with Gateway(tmp_path, {0: port}, store_timeout_ms=500) as gateway:
-        await Reports(gateway.node.parts.database).put(report([row(3, "orders", 4)], [lane(3, 0, 4, 4)]))
+        await JobReportTable(gateway.node.parts.database).put(report([row(3, "orders", 4)], [lane(3, 0, 4, 4)]))
         found = await gateway.stub.GetBacklogReport(pb.GetBacklogReportRequest(), timeout=60)
         assert (list(found.unreachable_shards), found.live_count, found.drift) == ([0], 0, 0)
 
@@ -190,7 +190,7 @@ class StopLooking(Exception):
 
 async def test_metrics_follow_the_newest_report_and_the_counters(gateway: Gateway) -> None:
     clock, registry = Looking(4), CollectorRegistry()
-    reports = Reports(gateway.node.parts.database)
+    reports = JobReportTable(gateway.node.parts.database)
     seen: list[Any] = []
 
     def look() -> None:
@@ -213,7 +213,9 @@ async def test_metrics_follow_the_newest_report_and_the_counters(gateway: Gatewa
 
     clock.between = [first, second, third]
     with pytest.raises(StopLooking):
-        await Backlog(gateway.node.parts.database, gateway.node.parts.shards, clock, BacklogMetrics(registry)).run()
+        await BacklogComparer(
+            gateway.node.parts.database, gateway.node.parts.shards, clock, BacklogMetrics(registry)
+        ).run()
     assert seen[0] == [None] * 4
     assert seen[1] == [backlog.PERIOD_MS / 1000, 4, 4, 0]
     assert seen[2] == [2 * backlog.PERIOD_MS / 1000, 4, 4, 0]

@@ -5,7 +5,7 @@ from typing import Any
 
 from duetime.v1 import gateway_pb2, message_pb2
 from duetime_gateway.face.batches import BatchDrafts
-from duetime_gateway.sending.encoding import Batch, Encoder
+from duetime_gateway.sending.encoding import DraftBatch, Encoder
 from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,10 +52,10 @@ def take_batch(data: bytes, shards: list[int], born_host: bytes = HOST, store_ho
     return take(data, routes(shards, store_host), rules(), born_host, NOW_MS, True)
 
 
-def reference(data: bytes, shards: list[int], born_host: bytes = HOST, store_host: bytes = HOST) -> Batch:
+def reference(data: bytes, shards: list[int], born_host: bytes = HOST, store_host: bytes = HOST) -> DraftBatch:
     """Raises: DecodeError."""
     drafts = BatchDrafts(gateway_pb2.SendBatchRequest.FromString(data))
-    batch, encoder = Batch(drafts, NOW_MS, born_host), Encoder(rules())
+    batch, encoder = DraftBatch(drafts, NOW_MS, born_host), Encoder(rules())
     assert not list(drafts.violations(is_lite=False)), "taken, though its messages say what only their batch may say"
     (topic,) = drafts.topics()
     known = routes(shards, store_host)

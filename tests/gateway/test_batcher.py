@@ -14,8 +14,8 @@ from duetime_gateway.shards.batcher import (
     SECOND_PUT_COUNT_MIN,
     SLOW_PUT_MS,
     Batcher,
+    PutResult,
     SharedPut,
-    Stored,
 )
 from prometheus_client import CollectorRegistry
 
@@ -34,9 +34,9 @@ class Puts:
 
     def __init__(self) -> None:
         self.begun: asyncio.Queue[Begun] = asyncio.Queue()
-        self.answers: list[asyncio.Future[Stored]] = []
+        self.answers: list[asyncio.Future[PutResult]] = []
 
-    async def put(self, one: SharedPut) -> Stored:
+    async def put(self, one: SharedPut) -> PutResult:
         answer = asyncio.get_running_loop().create_future()
         self.answers.append(answer)
         self.begun.put_nowait(Begun(one.records, one.timeout_ms))
@@ -47,7 +47,7 @@ class Puts:
             return await self.begun.get()
 
     def answer(self, put: int, count: int, first: int = 0) -> None:
-        self.answers[put].set_result(Stored([], range(first, first + count), [], {}, {}))
+        self.answers[put].set_result(PutResult([], range(first, first + count), [], {}, {}))
 
 
 class Running:
@@ -63,7 +63,7 @@ class Running:
         deadline_ms: float = 1_000,
         order: object | None = None,
         caller: str = "",
-    ) -> "asyncio.Future[Stored]":
+    ) -> "asyncio.Future[PutResult]":
         return self.batcher.submit(b"".join(records), len(records), deadline_ms=deadline_ms, order=order, caller=caller)
 
     async def fill(self) -> None:
@@ -182,7 +182,7 @@ async def test_each_caller_gets_its_slice_of_every_column(running: Running) -> N
     results = [running.submit(b"a"), running.submit(b"b", b"c"), running.submit(b"d")]
     await running.puts.next()
     refused = DueTimeError("no", reason="RECORD_REFUSED")
-    stored = Stored([0, 4, 1, 0], [1, 2, 3, 4], [10, 20, 30, 40], {1: refused}, {2: 7})
+    stored = PutResult([0, 4, 1, 0], [1, 2, 3, 4], [10, 20, 30, 40], {1: refused}, {2: 7})
     running.puts.answers[0].set_result(stored)
     first, second, third = [await result for result in results]
     assert [list(one.queue_offsets) for one in (first, second, third)] == [[1], [2, 3], [4]]

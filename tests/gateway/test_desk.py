@@ -13,8 +13,8 @@ from duetime_gateway.transactions.checks import (
     HANDED_COUNT_MAX,
     HELD_BYTES_MAX,
     HELD_MS_MAX,
-    Check,
     Desk,
+    TransactionQuestion,
 )
 from duetime_gateway.transactions.names import TransactionName
 from prometheus_client import CollectorRegistry
@@ -33,9 +33,9 @@ class Shard:
         (self.heard if heard else self.unheard).extend(offsets)
 
 
-def checks(count: int, group: str = "billing", size: int = 200) -> list[Check]:
+def checks(count: int, group: str = "billing", size: int = 200) -> list[TransactionQuestion]:
     return [
-        Check(TransactionName(0, offset, 0, "id"), group, 1, Record("t", 0, b"", b"", size=size))
+        TransactionQuestion(TransactionName(0, offset, 0, "id"), group, 1, Record("t", 0, b"", b"", size=size))
         for offset in range(count)
     ]
 

@@ -10,8 +10,8 @@ from duetime_format import limits, record
 from duetime_format.levels import DELAY_MS_MAX, DelayLevels
 from duetime_format.properties import decode_properties
 from duetime_gateway.packing.sends import MessageDrafts
-from duetime_gateway.sending.drafts import Rules
-from duetime_gateway.sending.encoding import Batch, Encoder
+from duetime_gateway.sending.drafts import EncodingRules
+from duetime_gateway.sending.encoding import DraftBatch, Encoder
 from duetime_gateway.sending.ids import MessageIds
 from duetime_gateway.shards.batcher import PUT_BYTES_MAX
 from duetime_gateway.shards.route import Route
@@ -77,8 +77,8 @@ def routes(shards: list[int], host: bytes = HOST) -> dict[str, Any]:
     return found
 
 
-def rules(body_bytes_min: int = 0) -> Rules:
-    return Rules(LEVELS, ids(), body_bytes_min)
+def rules(body_bytes_min: int = 0) -> EncodingRules:
+    return EncodingRules(LEVELS, ids(), body_bytes_min)
 
 
 def ids() -> MessageIds:
@@ -91,9 +91,9 @@ def take_data(data: bytes, shards: list[int], born_host: bytes = HOST, store_hos
     return take(data, routes(shards, store_host), rules(), born_host, NOW_MS)
 
 
-def reference(data: bytes, shards: list[int], born_host: bytes = HOST, store_host: bytes = HOST) -> Batch:
+def reference(data: bytes, shards: list[int], born_host: bytes = HOST, store_host: bytes = HOST) -> DraftBatch:
     request = gateway_pb2.SendRequest.FromString(data)
-    batch = Batch(MessageDrafts(request.messages), NOW_MS, born_host)
+    batch = DraftBatch(MessageDrafts(request.messages), NOW_MS, born_host)
     known = routes(shards, store_host)
     indices = [n for n, message in enumerate(request.messages) if message.topic in known]
     if len(indices) < len(request.messages):
@@ -117,7 +117,7 @@ def vars_of(one: record.Record) -> dict[str, Any]:
     return {name: getattr(one, name) for name in one.__slots__}
 
 
-def assert_same(taken: Any, batch: Batch) -> None:
+def assert_same(taken: Any, batch: DraftBatch) -> None:
     assert not batch.faults
     assert not batch.replacing
     assert dict(taken.parts) == {shard: len(group.records) for shard, group in batch.groups.items()}

@@ -9,7 +9,7 @@ from duetime.v1 import transactions_pb2 as pb
 from duetime_core.errors import InvalidArgument
 from duetime_gateway.packing import ends
 from duetime_gateway.rules import INT64_MAX
-from duetime_gateway.transactions.columns import NOWHERE, Ended, Ends
+from duetime_gateway.transactions.columns import NOWHERE, EndColumns, EndResultColumns
 from duetime_gateway.transactions.names import TransactionName, text_of
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -39,7 +39,7 @@ def same(data: bytes) -> Any:
     found = twin.read(data)
     if found is not None:
         group, given_up, *columns = found
-        assert ends.read_each(data) == (group, given_up, Ends(*columns))
+        assert ends.read_each(data) == (group, given_up, EndColumns(*columns))
     return found
 
 
@@ -96,8 +96,10 @@ ROWS = st.tuples(
 @given(st.lists(ROWS, max_size=5))
 def test_answers_are_written_alike(rows: list[tuple[Any, ...]]) -> None:
     states, topics, queues, offsets, shards, ids, others = ([row[column] for row in rows] for column in range(7))
-    ended = Ended(states, topics, queues, offsets, {n: one for n, one in enumerate(others) if one is not None})
-    asked = Ends(shards, [0] * len(rows), [0] * len(rows), ids, [1] * len(rows))
+    ended = EndResultColumns(
+        states, topics, queues, offsets, {n: one for n, one in enumerate(others) if one is not None}
+    )
+    asked = EndColumns(shards, [0] * len(rows), [0] * len(rows), ids, [1] * len(rows))
     written, expected = ends.write(asked, ended), ends.write_each(asked, ended)
     assert pb.EndTransactionResponse.FromString(written) == pb.EndTransactionResponse.FromString(expected)
 

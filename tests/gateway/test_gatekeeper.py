@@ -12,11 +12,11 @@ from duetime_core.errors import DueTimeError, PermissionDenied, Unauthenticated,
 from duetime_core.metadata.users import Changes, StoredToken, StoredUser
 from duetime_core.testing import FakeClock
 from duetime_gateway.access import permit, verifying
-from duetime_gateway.access.book import STALE_MS, Book
-from duetime_gateway.access.gatekeeper import Gatekeeper
+from duetime_gateway.access.book import STALE_MS, UserBook
+from duetime_gateway.access.gatekeeper import AccessGatekeeper
 from duetime_gateway.access.grants import Kind, Right
 from duetime_gateway.access.metrics import AccessMetrics
-from duetime_gateway.access.tokens import Token, hash_of, new_token
+from duetime_gateway.access.tokens import TokenParts, hash_of, new_token
 from duetime_gateway.face.permissions import RULES
 from prometheus_client import CollectorRegistry
 
@@ -41,7 +41,7 @@ class FakeDatabase:
             raise Unavailable("away", reason="METADATA_UNAVAILABLE")
         return Changes(self.version, frozenset(self.users), dict(self.users))
 
-    def put(self, name: str, *grants: str, ends_at_ms: int = 0, token: Token | None = None) -> Token:
+    def put(self, name: str, *grants: str, ends_at_ms: int = 0, token: TokenParts | None = None) -> TokenParts:
         token = token or new_token()
         stored = StoredToken(token.id, hash_of(token.secret), 1, ends_at_ms)
         self.users[name] = StoredUser(name, False, 1, [stored], list(map(grant, grants)))
@@ -68,8 +68,8 @@ class Door:
     def __init__(self) -> None:
         self.clock, self.database, self.registry = FakeClock(), FakeDatabase(), CollectorRegistry()
         metrics = AccessMetrics(self.registry)
-        self.book = Book(self.database, self.clock, metrics, KEEP_MS)  # type: ignore[arg-type]
-        self.gatekeeper = Gatekeeper(self.book, RULES, self.clock, metrics)
+        self.book = UserBook(self.database, self.clock, metrics, KEEP_MS)  # type: ignore[arg-type]
+        self.gatekeeper = AccessGatekeeper(self.book, RULES, self.clock, metrics)
 
     async def call(self, token: object, method: str = SEND, body: Any = None) -> Any:
         """A call as the border makes it."""

@@ -9,8 +9,8 @@ from duetime.v1 import transactions_pb2 as pb
 from duetime_format import limits
 from duetime_gateway.face.transactions import prepare_response
 from duetime_gateway.packing.sends import MessageDrafts
-from duetime_gateway.sending.encoding import Batch, Encoder, half_properties
-from duetime_gateway.sending.outcomes import Outcomes
+from duetime_gateway.sending.encoding import DraftBatch, Encoder, half_properties
+from duetime_gateway.sending.outcomes import SendOutcomes
 from google.protobuf.message import DecodeError
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -34,11 +34,11 @@ def take_half(data: bytes, shards: list[int], born_host: bytes = HOST, store_hos
     return take(data, routes(shards, store_host), rules(), born_host, NOW_MS, False, half_of)
 
 
-def reference(data: bytes, shards: list[int], born_host: bytes = HOST, store_host: bytes = HOST) -> Batch:
+def reference(data: bytes, shards: list[int], born_host: bytes = HOST, store_host: bytes = HOST) -> DraftBatch:
     request = pb.PrepareRequest.FromString(data)
     half = half_of(request.group, request.check_immunity_s)
     assert half is not None
-    batch = Batch(MessageDrafts(request.messages), NOW_MS, born_host, half)
+    batch = DraftBatch(MessageDrafts(request.messages), NOW_MS, born_host, half)
     known = routes(shards, store_host)
     indices = [number for number, one in enumerate(request.messages) if one.topic in known]
     if len(indices) < len(request.messages):
@@ -113,7 +113,7 @@ def test_answer_is_the_one_of_single_results(places: list[tuple[int, int, int]],
     offsets, positions, checks = (list(column) for column in zip(*places, strict=True))
     ids, queues, levels, lanes, _ = taken.columns()
     none: Any = ((), {}, frozenset())
-    outcomes = Outcomes(
+    outcomes = SendOutcomes(
         *(ids, [(1 << 31) - 1] * len(ids), queues, offsets, levels, checks, none[1], none[2], none[1], lanes),
         *(none[2], none[1], positions),
     )
@@ -133,7 +133,7 @@ async def test_only_the_first_request_of_a_group_is_not_packed(
 ) -> None:
     encoded = 0
 
-    def encode(self: Encoder, batch: Batch, *rest: Any) -> None:
+    def encode(self: Encoder, batch: DraftBatch, *rest: Any) -> None:
         nonlocal encoded
         encoded += len(batch.drafts)
         original(self, batch, *rest)

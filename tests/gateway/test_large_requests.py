@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from duetime_core.clock import turn
 from duetime_gateway.sending import sender
-from duetime_gateway.sending.drafts import Packed
+from duetime_gateway.sending.drafts import PackedRequest
 
 from tests.gateway.conftest import Gateway, TappedStore, message, real_store, request
 from tests.tap import WAIT_S
@@ -23,7 +23,7 @@ async def test_a_large_request_for_a_new_topic_is_taken_by_the_compiled_encoder(
     taken: list[tuple[int, int]] = []
     begin_packed = sender.Sender._begin_packed
 
-    async def noted(self: Any, packed: Packed, *arguments: Any) -> sender.Sending:
+    async def noted(self: Any, packed: PackedRequest, *arguments: Any) -> sender.InFlightRequest:
         taken.extend(packed.parts)
         return await begin_packed(self, packed, *arguments)
 

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from duetime_core.clock import SystemClock
 from duetime_core.errors import StartupError, Unauthenticated, Unavailable
 from duetime_core.testing import FakeClock
-from duetime_gateway.access.oidc import GAP_MS, KEYS_KEPT_MS, KEYS_MS, Claims, Provider, Tokens
+from duetime_gateway.access.oidc import GAP_MS, KEYS_KEPT_MS, KEYS_MS, Provider, TokenClaims, Tokens
 from duetime_gateway.settings import GatewaySettings
 
 from tests.gateway.conftest import Gateway, error_of, message, real_store, request
@@ -98,7 +98,7 @@ def tokens(issuer: Issuer, clock: FakeClock) -> Tokens:
 async def test_token_identifies_the_caller(issuer: Issuer, clock: FakeClock, tokens: Tokens) -> None:
     ends_s = clock.now_ms() // 1000 + 60
     text = issuer.token(clock, groups=["ops", "payments"], exp=ends_s)
-    assert await tokens.read(text) == Claims("shop", ("ops", "payments"), (ends_s + 30) * 1000)
+    assert await tokens.read(text) == TokenClaims("shop", ("ops", "payments"), (ends_s + 30) * 1000)
     # Several audiences, and one group as a text, are as good.
     text = issuer.token(clock, groups="ops", aud=["other", AUDIENCE])
     assert (await tokens.read(text)).groups == ("ops",)

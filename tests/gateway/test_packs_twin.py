@@ -9,8 +9,8 @@ from duetime.v1 import gateway_pb2, message_pb2
 from duetime_core.errors import InvalidArgument
 from duetime_format.levels import DELAY_MS_MAX
 from duetime_gateway.packing.packs import NUMBER_MAX, PackDrafts, ranges_of
-from duetime_gateway.sending.encoding import Batch, Encoder
-from duetime_gateway.sending.outcomes import Outcomes
+from duetime_gateway.sending.encoding import DraftBatch, Encoder
+from duetime_gateway.sending.outcomes import SendOutcomes
 from google.protobuf.message import DecodeError
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -67,11 +67,11 @@ def take_pack(data: bytes, shards: list[int], born_host: bytes = HOST, store_hos
     return take(data, routes(shards, store_host), rules(), born_host, NOW_MS)
 
 
-def reference(data: bytes, shards: list[int], born_host: bytes = HOST, store_host: bytes = HOST) -> Batch:
+def reference(data: bytes, shards: list[int], born_host: bytes = HOST, store_host: bytes = HOST) -> DraftBatch:
     """Raises: DecodeError, InvalidArgument."""
     request = gateway_pb2.SendRequest.FromString(data)
     drafts = PackDrafts(request.packs)
-    batch, encoder = Batch(drafts, NOW_MS, born_host), Encoder(rules())
+    batch, encoder = DraftBatch(drafts, NOW_MS, born_host), Encoder(rules())
     encoder.encode(batch, range(len(drafts)), routes(shards, store_host))
     return batch
 
@@ -145,7 +145,7 @@ def test_ranges_are_those_of_the_results_one_by_one(
         offsets = [first + number + (number > 2) * chance.randint(0, 1) for number in range(count)]
         answers.append((offsets, [NOW_MS + 5] * count if any(lanes) else [], ()))
     given_out = [iter(offsets) for offsets, _, _ in answers]
-    outcomes = Outcomes(
+    outcomes = SendOutcomes(
         ids,
         [taken.parts[part][0] for part in parts],
         queues,

@@ -9,20 +9,24 @@ from duetime_core.errors import InvalidArgument
 from duetime_gateway.pending import listing
 from duetime_gateway.pending.counting import add_up
 from duetime_gateway.pending.listing import merge
-from duetime_gateway.pending.tokens import Cursor, Place, decode, encode
+from duetime_gateway.pending.tokens import PendingPosition, ShardCursor, decode, encode
 from hypothesis import given
 from hypothesis import strategies as st
 
-CURSORS = {3: Cursor(b"abc", Place(1_700_000_000_000, 1_000, 5)), 7: Cursor(b""), 0: Cursor(b"x" * 300)}
+CURSORS = {
+    3: ShardCursor(b"abc", PendingPosition(1_700_000_000_000, 1_000, 5)),
+    7: ShardCursor(b""),
+    0: ShardCursor(b"x" * 300),
+}
 
 
 @dataclass
 class Shard:
     """Its messages are (due, lane, entry); of each page only those with an odd entry pass the filter."""
 
-    places: list[Place] = field(default_factory=list)
+    places: list[PendingPosition] = field(default_factory=list)
 
-    def page(self, cursor: Cursor, count: int) -> pb.ListPendingResponse:
+    def page(self, cursor: ShardCursor, count: int) -> pb.ListPendingResponse:
         after = int(cursor.token) if cursor.token else -1
         left = sorted(place for place in self.places if _rank(place) > after)
         response = pb.ListPendingResponse(seen_count=len(left[:count]))
@@ -36,11 +40,13 @@ class Shard:
         return response
 
 
-def _rank(place: Place) -> int:
+def _rank(place: PendingPosition) -> int:
     return place.due_at_ms << 40 | place.lane << 20 | place.entry
 
 
-PLACES = st.lists(st.builds(Place, st.integers(1, 9), st.integers(1, 3), st.integers(0, 30)), max_size=30, unique=True)
+PLACES = st.lists(
+    st.builds(PendingPosition, st.integers(1, 9), st.integers(1, 3), st.integers(0, 30)), max_size=30, unique=True
+)
 
 
 @given(
@@ -51,12 +57,12 @@ PLACES = st.lists(st.builds(Place, st.integers(1, 9), st.integers(1, 3), st.inte
     st.booleans(),
 )
 def test_all_are_listed_once_in_due_order(
-    lists: list[list[Place]], count: int, page: int, chance: object, cancels: bool
+    lists: list[list[PendingPosition]], count: int, page: int, chance: object, cancels: bool
 ) -> None:
     shards = {number: Shard(list(places)) for number, places in enumerate(lists)}
-    cursors = dict.fromkeys(shards, Cursor())
-    listed: list[tuple[int, Place]] = []
-    gone: set[tuple[int, Place]] = set()
+    cursors = dict.fromkeys(shards, ShardCursor())
+    listed: list[tuple[int, PendingPosition]] = []
+    gone: set[tuple[int, PendingPosition]] = set()
     rounds = 0
     while cursors:
         rounds += 1
@@ -64,7 +70,10 @@ def test_all_are_listed_once_in_due_order(
         answers = {number: shards[number].page(cursor, chance.randint(1, page)) for number, cursor in cursors.items()}
         response, cursors = merge(answers, cursors, count)
         assert len(response.messages) <= count
-        listed += [(one.shard, Place(one.message.due_at_ms, one.lane, one.message.offset)) for one in response.messages]
+        listed += [
+            (one.shard, PendingPosition(one.message.due_at_ms, one.lane, one.message.offset))
+            for one in response.messages
+        ]
         cursors = decode(encode(1, cursors), 1, shards) if cursors else {}
         for number, shard in shards.items():
             if cancels and shard.places and chance.random() < 0.3:  # type: ignore[attr-defined]
@@ -80,9 +89,9 @@ def test_a_page_bounds_its_bytes() -> None:
     answer = pb.ListPendingResponse()
     for entry in range(3):
         answer.messages.add(message=message_pb2.StoredMessage(due_at_ms=5, offset=entry, body=bytes(90)), lane=1)
-    response, left = merge({0: answer}, {0: Cursor()}, 10, 100)
+    response, left = merge({0: answer}, {0: ShardCursor()}, 10, 100)
     assert len(response.messages) == 1
-    assert left == {0: Cursor(b"", Place(5, 1, 0))}
+    assert left == {0: ShardCursor(b"", PendingPosition(5, 1, 0))}
 
 
 def test_tokens_come_back_as_they_were() -> None:

@@ -11,7 +11,7 @@ import pytest
 from duetime.client.errors import STATUS_LOST
 from duetime.v1 import externalscaler_pb2, gateway_pb2
 from duetime_gateway.access.grants import Kind
-from duetime_gateway.access.rules import Who
+from duetime_gateway.access.rules import AllowedCallers
 from duetime_gateway.face.face import SERVICE_NAMES
 from duetime_gateway.face.permissions import RULES as OWN_RULES
 from duetime_gateway.rocketmq.permissions import ROCKETMQ_RULES, SERVICE_NAME
@@ -220,7 +220,7 @@ def test_rule_of_a_method_that_reads_names_can_read_its_requests() -> None:
         assert list(need.names(request)) in (["orders"], ["billing"], [""]), path
         checked += 1
     assert checked > 30
-    assert {path for path, rule in RULES.items() if rule.who is Who.ANYBODY} == {
+    assert {path for path, rule in RULES.items() if rule.who is AllowedCallers.ANYBODY} == {
         path for path in METHODS if EXPECTED[path.rpartition("/")[2]] == ALL
     }
 

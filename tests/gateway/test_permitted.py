@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from duetime_gateway.access.grants import Access
-from duetime_gateway.sending.permitted import ROUTES_MAX, Permitted
+from duetime_gateway.sending.permitted import ROUTES_MAX, PermittedRoutes
 
 from tests.gateway.people import grant
 
@@ -21,8 +21,8 @@ def access(*grants: str) -> Access:
     return Access("shop", map(grant, grants))
 
 
-def made(topics: FakeTopics) -> Permitted:
-    return Permitted(topics)  # type: ignore[arg-type]
+def made(topics: FakeTopics) -> PermittedRoutes:
+    return PermittedRoutes(topics)  # type: ignore[arg-type]
 
 
 def test_caller_with_a_right_to_all_topics_has_all_routes() -> None:

@@ -11,7 +11,7 @@ from duetime.client.errors import from_status
 from duetime.v1 import consumer_pb2, gateway_pb2, leases_pb2, quotas_pb2, subscriptions_pb2, transactions_pb2
 from duetime_core.errors import QuotaExceeded
 from duetime_core.testing.clock import FakeClock
-from duetime_gateway.quotas.limits import HOST, TOPIC, USER, Limits, Of
+from duetime_gateway.quotas.limits import HOST, TOPIC, USER, Limits, QuotaOwner
 from duetime_gateway.quotas.meters import Cost, Meter, Use
 from duetime_gateway.quotas.quotas import Quotas
 
@@ -36,7 +36,7 @@ async def set_quota(gateway: Gateway, user: str = "", topic: str = "", **limits:
     await gateway.stub.SetQuota(quotas_pb2.SetQuotaRequest(quota=quotas_pb2.Quota(of=of, **limits)), timeout=60)
 
 
-def meter_of(gateway: Gateway, of: Of) -> Meter:
+def meter_of(gateway: Gateway, of: QuotaOwner) -> Meter:
     return gateway.node.parts.quotas.quotas.meters[of]
 
 
@@ -77,11 +77,11 @@ def plain(**due: int) -> gateway_pb2.SendRequest:
 async def test_each_kind_of_request_counts_once_for_its_topic_and_caller(
     metered: Gateway, kind: str, is_new: bool, due: dict[str, int]
 ) -> None:
-    topic = meter_of(metered, Of(TOPIC, "orders"))
+    topic = meter_of(metered, QuotaOwner(TOPIC, "orders"))
     if not is_new:
         await metered.send(message(b""))
     before, stub = asked(topic), metered.stub
-    caller = meter_of(metered, Of(HOST, "ipv4:127.0.0.1")) if not is_new else None
+    caller = meter_of(metered, QuotaOwner(HOST, "ipv4:127.0.0.1")) if not is_new else None
     before_caller = asked(caller) if caller is not None else (0, 0)
     assert topic.pending is not None
     since = topic.pending.since
@@ -96,7 +96,7 @@ async def test_each_kind_of_request_counts_once_for_its_topic_and_caller(
     # A topic's quota counts bodies, a caller's counts the request as received.
     assert asked(topic) == (before[0] + 3, before[1] + 30)
     assert topic.pending.since - since == (3 if due else 0)
-    caller = meter_of(metered, Of(HOST, "ipv4:127.0.0.1"))
+    caller = meter_of(metered, QuotaOwner(HOST, "ipv4:127.0.0.1"))
     assert asked(caller) == (before_caller[0] + 3, before_caller[1] + sent.ByteSize())
 
 
@@ -131,8 +131,8 @@ def test_gateways_share_the_room_that_is_left_for_pending_messages() -> None:
     meters = []
     for _ in range(2):
         quotas = Quotas(FakeClock())
-        quotas.set({Of(TOPIC, "orders"): Limits(pending_count=100)})
-        meters.append(quotas.meters[Of(TOPIC, "orders")])
+        quotas.set({QuotaOwner(TOPIC, "orders"): Limits(pending_count=100)})
+        meters.append(quotas.meters[QuotaOwner(TOPIC, "orders")])
     demands = 30, 10
     for meter, own, other in zip(meters, demands, reversed(demands), strict=True):
         assert meter.pending is not None
@@ -163,6 +163,6 @@ async def test_streams_of_all_kinds_count_until_they_end(gateway: Gateway) -> No
     status = await error_of(gateway.pull(offset=1_000, wait_ms=5))
     assert from_status(status, "server").reason == "QUOTA_EXCEEDED"
     assert "3 streams and long polls; its quota is 3" in (status.details() or "")
-    assert Of(USER, "*") in gateway.node.parts.quotas.quotas.limits
+    assert QuotaOwner(USER, "*") in gateway.node.parts.quotas.quotas.limits
     for stream in (subscribe, receive, send):
         stream.cancel()

@@ -19,22 +19,22 @@ from duetime_core.errors import InvalidArgument, QuotaExceeded, Unavailable
 from duetime_core.metadata import Database, upgrade
 from duetime_core.testing.clock import FakeClock
 from duetime_gateway.metrics import QuotaMetrics
-from duetime_gateway.quotas.book import Book
-from duetime_gateway.quotas.bucket import Bucket
-from duetime_gateway.quotas.keeper import Keeper
-from duetime_gateway.quotas.limits import HOST, TOPIC, USER, Limits, Of
+from duetime_gateway.quotas.book import QuotaBook
+from duetime_gateway.quotas.bucket import TokenBucket
+from duetime_gateway.quotas.keeper import QuotaKeeper
+from duetime_gateway.quotas.limits import HOST, TOPIC, USER, Limits, QuotaOwner
 from duetime_gateway.quotas.meters import Use
 from duetime_gateway.quotas.pending import PendingCounts
 from duetime_gateway.quotas.quotas import Quotas
 from duetime_gateway.quotas.shares import share_of
-from duetime_gateway.routing.places import Places
+from duetime_gateway.routing.places import QueueLocator
 from duetime_gateway.shards.shards import Shards
 from prometheus_client import CollectorRegistry
 
 from tests.gateway.conftest import Gateway, error_of, message, real_store, request
 from tests.gateway.people import People, Showing, shown
 
-ALICE, BOB = Of(USER, "alice"), Of(USER, "bob")
+ALICE, BOB = QuotaOwner(USER, "alice"), QuotaOwner(USER, "bob")
 PEER = "ipv4:127.0.0.1:5000"
 
 
@@ -44,7 +44,7 @@ def nothing() -> dict[str, tuple[int, int, int, int]]:
 
 def made(clock: FakeClock, **limits: Limits) -> Quotas:
     quotas = Quotas(clock)
-    quotas.set({Of(USER, name): one for name, one in limits.items()})
+    quotas.set({QuotaOwner(USER, name): one for name, one in limits.items()})
     return quotas
 
 
@@ -52,7 +52,7 @@ def made(clock: FakeClock, **limits: Limits) -> Quotas:
 
 
 def test_a_bucket_gives_its_burst_then_its_rate() -> None:
-    bucket = Bucket(100, 50, 0.0)
+    bucket = TokenBucket(100, 50, 0.0)
     assert bucket.wait_ms(50, 0.0) == 0
     bucket.take(50)
     assert bucket.wait_ms(10, 0.0) == 100
@@ -61,7 +61,7 @@ def test_a_bucket_gives_its_burst_then_its_rate() -> None:
 
 
 def test_a_burst_fits_a_gateway_that_has_half_of_it_and_is_paid_for_later() -> None:
-    bucket = Bucket(100, 100, 0.0)
+    bucket = TokenBucket(100, 100, 0.0)
     bucket.share(50.0, 0.0)
     assert bucket.wait_ms(100, 0.0) == 0
     bucket.take(100)
@@ -123,7 +123,7 @@ def test_a_request_above_the_burst_is_refused_as_never_fitting() -> None:
 
 def test_a_topic_is_limited_for_all_senders() -> None:
     quotas = Quotas(FakeClock())
-    quotas.set({Of(TOPIC, "orders"): Limits(messages_per_s=10, burst_messages=10)})
+    quotas.set({QuotaOwner(TOPIC, "orders"): Limits(messages_per_s=10, burst_messages=10)})
     quotas.send("", PEER, 10, 100, lambda: {"orders": (10, 50, 0, 0), "others": (1, 1, 0, 0)})
     with pytest.raises(QuotaExceeded):
         quotas.send("", PEER, 1, 100, lambda: {"orders": (1, 5, 0, 0)})
@@ -139,11 +139,11 @@ def test_everybody_has_a_quota_of_their_own_and_hosts_only_where_so_set() -> Non
         quotas.send("alice", PEER, 1, 1, nothing)
     for _ in range(20):
         quotas.send("", PEER, 10, 1, nothing)
-    quotas.set({Of(USER, "*"): Limits(messages_per_s=10, burst_messages=10, per_host=True)})
+    quotas.set({QuotaOwner(USER, "*"): Limits(messages_per_s=10, burst_messages=10, per_host=True)})
     quotas.send("", PEER, 10, 1, nothing)
     with pytest.raises(QuotaExceeded):
         quotas.send("", "ipv4:127.0.0.1:6000", 1, 1, nothing)
-    assert Of(HOST, "ipv4:127.0.0.1") in quotas.meters
+    assert QuotaOwner(HOST, "ipv4:127.0.0.1") in quotas.meters
 
 
 def test_streams_are_counted_with_those_of_other_gateways_and_freed_at_their_end() -> None:
@@ -271,7 +271,7 @@ async def test_pending_messages_of_a_topic_are_limited(site: Site) -> None:
     assert "pending messages" in (status.details() or "")
     await site.send(message(), message())
     await site.node.parts.quotas.keeper.exchange()
-    pending = site.node.parts.quotas.quotas.meters[Of(TOPIC, "orders")].pending
+    pending = site.node.parts.quotas.quotas.meters[QuotaOwner(TOPIC, "orders")].pending
     assert pending is not None
     assert (pending.count, pending.since) == (2, 0)
     await site.send(message(delay_level=5))
@@ -298,8 +298,8 @@ class Sharing:
     def __init__(self, database: Database, name: str, clock: FakeClock) -> None:
         self.quotas = Quotas(clock)
         registry = CollectorRegistry()
-        counts = PendingCounts(self.quotas, cast("Places", None), cast("Shards", None))
-        self.keeper = Keeper(self.quotas, Book(database, name), counts, clock, QuotaMetrics(registry))
+        counts = PendingCounts(self.quotas, cast("QueueLocator", None), cast("Shards", None))
+        self.keeper = QuotaKeeper(self.quotas, QuotaBook(database, name), counts, clock, QuotaMetrics(registry))
         self.sent = 0
 
     def send(self, count: int) -> None:

@@ -7,16 +7,16 @@ import pytest
 from duetime_core.errors import InvalidArgument, NotFound, Unavailable
 from duetime_format import record
 from duetime_format.admission import Draft
-from duetime_format.making import Maker, topic_field
+from duetime_format.making import RecordMaker, topic_field
 from duetime_format.properties import encode_properties
 from duetime_gateway.parts import GatewayParts
-from duetime_gateway.queries import Encoding, Extension, Position, Pull, ReceiptStatus, Receive, Selection
-from duetime_gateway.sending.drafts import Caller, DraftList, Drafts, Rules
-from duetime_gateway.sending.outcomes import AllStored, Outcomes
+from duetime_gateway.queries import Encoding, Extension, LeaseStatus, Position, Pull, Receive, Selection
+from duetime_gateway.sending.drafts import Caller, DraftList, Drafts, EncodingRules
+from duetime_gateway.sending.outcomes import AllStored, SendOutcomes
 from duetime_gateway.shards.contract import receipts_of
 from duetime_gateway.shards.route import Route
-from duetime_gateway.transactions.columns import Ends
-from duetime_gateway.transactions.ending import Decision
+from duetime_gateway.transactions.columns import EndColumns
+from duetime_gateway.transactions.ending import EndDecision
 from duetime_gateway.transactions.names import TransactionName
 
 from tests.gateway.conftest import Gateway
@@ -38,7 +38,7 @@ class Drafted:
     size: int = 0
     is_batch: bool = False
 
-    def pack(self, rules: Rules, routes: dict[str, Route], arrived_at_ms: int, born_host: bytes) -> None:
+    def pack(self, rules: EncodingRules, routes: dict[str, Route], arrived_at_ms: int, born_host: bytes) -> None:
         return None
 
     def drafts(self) -> Drafts:
@@ -48,9 +48,9 @@ class Drafted:
         return "billing", 0
 
 
-async def send(parts: GatewayParts, *drafts: Draft) -> Outcomes:
+async def send(parts: GatewayParts, *drafts: Draft) -> SendOutcomes:
     outcome = await (await parts.sender.begin(Drafted(drafts), CALLER)).outcome()
-    assert isinstance(outcome, Outcomes)
+    assert isinstance(outcome, SendOutcomes)
     return outcome
 
 
@@ -100,7 +100,7 @@ async def test_transactions_are_prepared_ended_and_watched(parts: GatewayParts) 
         TransactionName(outcomes.shards[index], outcomes.offsets[index], outcomes.positions[index], outcomes.ids[index])
         for index in (0, 2)
     ]
-    ends = Ends.of([(names[0], Decision.COMMIT), (names[1], Decision.ROLLBACK)])
+    ends = EndColumns.of([(names[0], EndDecision.COMMIT), (names[1], EndDecision.ROLLBACK)])
     ended = await transactions.ender.end("billing", ends)
     assert (ended.topics[0], ended.queues[0], ended.offsets) == ("orders", 2, [0, -1])
     assert (len(set(ended.states)), ended.others) == (2, {})
@@ -121,7 +121,7 @@ async def test_leases_are_extended_given_back_and_acknowledged(parts: GatewayPar
     (back,) = receipts_of(await receive(parts, wait_ms=5_000))
     assert back != second
     statuses = await parts.leases.ack("billing", [first, back, second], None)
-    assert list(statuses) == [ReceiptStatus.OK, ReceiptStatus.OK, ReceiptStatus.EXPIRED]
+    assert list(statuses) == [LeaseStatus.OK, LeaseStatus.OK, LeaseStatus.EXPIRED]
     with pytest.raises(InvalidArgument, match="0 receipts"):
         await parts.leases.ack("billing", [], None)
 
@@ -135,11 +135,13 @@ class Bodies:
     is_batch = False
     is_half = False
 
-    def pack(self, rules: Rules, routes: dict[str, Route], arrived_at_ms: int, born_host: bytes) -> "Bodies | None":
+    def pack(
+        self, rules: EncodingRules, routes: dict[str, Route], arrived_at_ms: int, born_host: bytes
+    ) -> "Bodies | None":
         route = routes.get("orders")
         if route is None or 0 not in route.store_hosts:
             return None
-        self._maker = Maker(born_host, route.store_hosts[0])
+        self._maker = RecordMaker(born_host, route.store_hosts[0])
         self._ids, self._now_ms = [rules.ids.make() for _ in self.bodies], arrived_at_ms
         return self
 
@@ -186,6 +188,6 @@ async def test_a_packed_request_that_fails_has_an_outcome_for_each_message(parts
     await send(parts, Draft("orders"))
     parts.shards.get(0).batcher.stop()
     outcome = await (await parts.sender.begin(Bodies([b"a", b"b"]), CALLER)).outcome()
-    assert isinstance(outcome, Outcomes)
+    assert isinstance(outcome, SendOutcomes)
     assert {fault.reason for fault in outcome.faults.values()} == {"STOPPING"}
     assert outcome.offsets == [-1, -1]

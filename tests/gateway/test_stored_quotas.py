@@ -13,8 +13,8 @@ from duetime_core.clock import SystemClock
 from duetime_core.testing.clock import FakeClock
 from duetime_gateway.face.charges import CHARGES
 from duetime_gateway.quotas.charges import SENDS, STORES_NOTHING, Charge
-from duetime_gateway.quotas.limits import HOST, TOPIC, USER, Limits, Of
-from duetime_gateway.quotas.quotas import RECORD_BYTES, Copy, Quotas
+from duetime_gateway.quotas.limits import HOST, TOPIC, USER, Limits, QuotaOwner
+from duetime_gateway.quotas.quotas import RECORD_BYTES, CopyCharge, Quotas
 from duetime_gateway.rocketmq.charges import CHARGES as ROCKETMQ_CHARGES
 from duetime_gateway.rocketmq.wire import messaging_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
@@ -79,12 +79,12 @@ def test_data_that_a_call_may_store_is_counted(name: str) -> None:
         assert charge is SENDS or bytes_in(descriptor) <= READ or name == "Telemetry"
         return
     quotas = Quotas(FakeClock())
-    quotas.set({Of(USER, "shop"): Limits(messages_per_s=MUCH, bytes_per_s=MUCH)})
+    quotas.set({QuotaOwner(USER, "shop"): Limits(messages_per_s=MUCH, bytes_per_s=MUCH)})
     request: Any = filled(descriptor)
     size = request.ByteSize()
     with charge.counted(quotas, "shop", "peer", request if charge.read is None else request.SerializeToString()):
         pass
-    messages, counted = asked(quotas.meters[Of(USER, "shop")])
+    messages, counted = asked(quotas.meters[QuotaOwner(USER, "shop")])
     assert counted == size + RECORD_BYTES
     makes = ("Reschedule", "SendBack", "Nack", "CreateTopic", "CreateGroup", "ForwardMessageToDeadLetterQueue")
     assert messages == (name in makes)
@@ -98,19 +98,19 @@ def test_methods_that_store_nothing_are_reads_or_change_the_database_alone() -> 
 
 
 def test_body_of_unknown_size_is_settled_by_the_answer() -> None:
-    quotas, of = Quotas(FakeClock()), Of(USER, "shop")
+    quotas, of = Quotas(FakeClock()), QuotaOwner(USER, "shop")
     quotas.set({of: Limits(bytes_per_s=1_000_000, burst_bytes=2_000_000)})
-    settle = quotas.store("shop", "peer", 100, [Copy(), Copy(given=50)])
+    settle = quotas.store("shop", "peer", 100, [CopyCharge(), CopyCharge(given=50)])
     settle([700_000, 50])
     assert asked_bytes(quotas, of) == 100 + 2 * RECORD_BYTES + 700_000
     # The next one counts by the mean of those before, until it is known that nothing was stored.
-    settle = quotas.store("shop", "peer", 0, [Copy()])
+    settle = quotas.store("shop", "peer", 0, [CopyCharge()])
     assert asked_bytes(quotas, of) > 1_000_000
     settle([])
     assert asked_bytes(quotas, of) == 100 + 3 * RECORD_BYTES + 700_000
 
 
-def asked_bytes(quotas: Quotas, of: Of) -> int:
+def asked_bytes(quotas: Quotas, of: QuotaOwner) -> int:
     found = quotas.meters[of].bytes
     assert found is not None
     return found.asked
@@ -119,7 +119,7 @@ def asked_bytes(quotas: Quotas, of: Of) -> int:
 async def test_stream_waits_until_its_debt_is_paid() -> None:
     clock = FakeClock()
     quotas = Quotas(clock)
-    quotas.set({Of(USER, "shop"): Limits(bytes_per_s=1_000, burst_bytes=1_000)})
+    quotas.set({QuotaOwner(USER, "shop"): Limits(bytes_per_s=1_000, burst_bytes=1_000)})
     await quotas.pace("shop", "peer", 1, 1_000 - RECORD_BYTES)
     waiting = asyncio.ensure_future(quotas.pace("shop", "peer", 1, 3_000 - RECORD_BYTES))
     await clock.advance(2_999)
@@ -147,16 +147,16 @@ def send_back(**fields: Any) -> retry_pb2.SendBackRequest:
 
 
 def caller(gateway: Gateway) -> tuple[int, int]:
-    found = gateway.node.parts.quotas.quotas.meters.get(Of(HOST, "ipv4:127.0.0.1"))
+    found = gateway.node.parts.quotas.quotas.meters.get(QuotaOwner(HOST, "ipv4:127.0.0.1"))
     return (0, 0) if found is None else asked(found)
 
 
 async def test_message_that_is_sent_back_counts_with_its_body(gateway: Gateway) -> None:
-    before = asked(meter_of(gateway, Of(TOPIC, "orders")))
+    before = asked(meter_of(gateway, QuotaOwner(TOPIC, "orders")))
     request = send_back()
     await gateway.stub.SendBack(request, timeout=60)
     assert caller(gateway) == (1, request.ByteSize() + RECORD_BYTES + len(BODY))
-    after = asked(meter_of(gateway, Of(TOPIC, "orders")))
+    after = asked(meter_of(gateway, QuotaOwner(TOPIC, "orders")))
     assert (after[0] - before[0], after[1] - before[1]) == (1, len(BODY))
 
 
@@ -231,8 +231,8 @@ async def test_stream_of_takes_and_acks_is_read_as_far_as_the_quota_goes(gateway
     stream = gateway.stub.ReceiveStream()
     await stream.write(leases_pb2.ReceiveStreamRequest(subscription=subscription, takes=takes))
     meters = gateway.node.parts.quotas.quotas.meters
-    await until(gateway, lambda: Of(HOST, "ipv4:127.0.0.1") in meters)
-    meter = meters[Of(HOST, "ipv4:127.0.0.1")]
+    await until(gateway, lambda: QuotaOwner(HOST, "ipv4:127.0.0.1") in meters)
+    meter = meters[QuotaOwner(HOST, "ipv4:127.0.0.1")]
     await until(gateway, lambda: meter.debt_ms(SystemClock().monotonic_ms()) > 0)
     stream.cancel()
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from duetime.cli.app import run
-from duetime_core.audit.events import Event
+from duetime_core.audit.events import AuditedCall
 from duetime_core.errors import FailedPrecondition
 from duetime_core.metadata import AuditFilter, AuditTable, Database, upgrade
 from duetime_core.metadata.users import GRANTS_OF_A_USER_MAX, TOKENS_OF_A_USER_MAX
@@ -199,7 +199,7 @@ def test_each_command_has_help_with_an_example(typed: Run) -> None:
             assert f"duetime {' '.join(words)}" in out.partition("Examples:")[2], words
 
 
-async def audited(url: str) -> list[Event]:
+async def audited(url: str) -> list[AuditedCall]:
     database = Database(url)
     await database.start()
     try:

@@ -12,10 +12,10 @@ import pytest
 from duetime import Message, Producer, Puller
 from duetime.v1 import store_pb2, store_pb2_grpc
 from duetime_core.access.callers import ClusterSecret
-from duetime_core.access.credentials import Credentials
+from duetime_core.access.credentials import ClusterCredentials
 from duetime_core.rpc.channels import make_blocking_channel
 from duetime_format import record
-from duetime_format.restore import Entry, quarantine, restore
+from duetime_format.restore import PulledEntry, quarantine, restore
 
 from tests.hostile.bystander import Bystander
 from tests.hostile.rig import Rig
@@ -48,7 +48,7 @@ class Forger:
     """A client of a store's port."""
 
     def __init__(self, address: str) -> None:
-        self._channel = make_blocking_channel(address, credentials=Credentials(SECRET))
+        self._channel = make_blocking_channel(address, credentials=ClusterCredentials(SECRET))
         self._stub = store_pb2_grpc.StoreStub(self._channel)  # type: ignore[no-untyped-call]
 
     def __enter__(self) -> "Forger":
@@ -70,7 +70,7 @@ class Forger:
         due = self._stub.PullDue(request, timeout=10)
         at = tried = 0
         for index, size in enumerate(due.sizes):
-            entry = Entry(lane, due.first_entry + index, due.due_at_ms[index], due.records[at : at + size])
+            entry = PulledEntry(lane, due.first_entry + index, due.due_at_ms[index], due.records[at : at + size])
             at += size
             right = record.decode(restore(entry), check_crc=False)
             for wrong in (

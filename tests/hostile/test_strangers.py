@@ -5,7 +5,7 @@ from collections.abc import Callable
 import grpc
 import pytest
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc, message_pb2, retry_pb2, scheduler_pb2, store_pb2
-from duetime_core.access.callers import METADATA_KEY, Who, meant_for
+from duetime_core.access.callers import METADATA_KEY, MethodCallers, meant_for
 
 from tests.hostile.bystander import Bystander
 from tests.hostile.rig import Node, Rig
@@ -39,7 +39,7 @@ def test_stranger_at_the_inner_ports_is_refused_and_clients_are_served(start: Ca
             calls = calls_of(node.name.partition("-")[0])
             assert calls
             for call in calls:
-                assert meant_for(call) is Who.CLUSTER
+                assert meant_for(call) is MethodCallers.CLUSTER
                 assert [status_of(node, call, shown) for shown in STRANGERS] == ["UNAUTHENTICATED"] * 2
         phase = beside.measure(2.0)
     # Sends, a second's delay and pulls went through all four processes.

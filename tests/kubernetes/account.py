@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import grpc
 from duetime import AsyncProducer, AsyncPuller, Message, Receipt
-from duetime.client.connection import Connection
+from duetime.client.connection import GatewayConnection
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc
 from duetime_format import record
 from duetime_format.properties import decode_properties
@@ -121,7 +121,7 @@ class Account:
 @asynccontextmanager
 async def connected(address: str) -> AsyncIterator[gateway_pb2_grpc.GatewayStub]:
     """As clients are: by TLS and with a token, where the environment says so."""
-    connection = Connection(address)
+    connection = GatewayConnection(address)
     try:
         yield connection.stub
     finally:

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from duetime_core.audit.events import TEXT_BYTES_MAX, Event
+from duetime_core.audit.events import TEXT_BYTES_MAX, AuditedCall
 from duetime_core.clock import turn
 from duetime_core.errors import Unavailable
 from duetime_core.metadata import AuditFilter, AuditRow, AuditTable, Database, Trail, audit, trail, upgrade
@@ -15,9 +15,9 @@ DAY_MS = 86_400_000
 ALL = AuditFilter()
 
 
-def event(at_ms: int = 1_000, **fields: Any) -> Event:
+def event(at_ms: int = 1_000, **fields: Any) -> AuditedCall:
     values = {"user": "alice", "host": "10.0.0.1", "peer": "10.0.0.1:5", "method": "duetime.v1.Gateway/CreateTopic"}
-    return Event(at_ms, **{**values, "resource": "topic orders", "status": "OK", "reason": "", **fields})
+    return AuditedCall(at_ms, **{**values, "resource": "topic orders", "status": "OK", "reason": "", **fields})
 
 
 def row(number: int, **fields: Any) -> AuditRow:

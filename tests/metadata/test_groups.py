@@ -8,7 +8,7 @@ import pytest
 from duetime.v1.consumer_pb2 import GROUP_START_LATEST, GROUP_START_TIME, Group
 from duetime.v1.message_pb2 import LevelBackoff, RetryPolicy
 from duetime_core.errors import AlreadyExists, NotFound, Unavailable
-from duetime_core.metadata import Database, GroupModel, Groups, groups, upgrade
+from duetime_core.metadata import Database, GroupModel, GroupTable, groups, upgrade
 from duetime_core.rpc import retry_policy
 from duetime_core.testing import FakeClock
 from duetime_core.testing.clock import START_MS
@@ -23,7 +23,7 @@ class Two:
     def __init__(self, url: str) -> None:
         self.clock = FakeClock()
         self.database, self.other_database = Database(url), Database(url)
-        self.groups, self.others = Groups(self.database, self.clock), Groups(self.other_database, self.clock)
+        self.groups, self.others = GroupTable(self.database, self.clock), GroupTable(self.other_database, self.clock)
 
 
 @pytest.fixture

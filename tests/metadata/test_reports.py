@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 from duetime_core.errors import InvalidArgument, StartupError
-from duetime_core.metadata import Database, Report, Reports, ShardMoment, reports, upgrade
+from duetime_core.metadata import Database, JobReport, JobReportTable, ShardMoment, reports, upgrade
 from duetime_core.metadata.models import BacklogReportModel
 from sqlalchemy import func, select
 
 
-def report(snapshot: int = 1, job: str = "backlog", **fields: Any) -> Report:
+def report(snapshot: int = 1, job: str = "backlog", **fields: Any) -> JobReport:
     values = {
         "created_at_ms": 5_000,
         "sources": ("file:///data/store", "grpc://gateway:9800"),
         "snapshots": (ShardMoment(0, 4_096, snapshot), ShardMoment(1, 2**40, snapshot - 1)),
         "summary": {"pending_count": snapshot, "pending": [{"topic": "b\u00fccher", "count": 2}]},
     }
-    return Report(job, f"s{snapshot}", **{**values, **fields})
+    return JobReport(job, f"s{snapshot}", **{**values, **fields})
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ async def count(database: Database) -> int:
 
 
 async def test_report_is_read_as_it_was_written(database: Database) -> None:
-    table = Reports(database)
+    table = JobReportTable(database)
     assert await table.newest("backlog") is None
     assert await table.newest_key("backlog") is None
     number = await table.put(report())
@@ -46,7 +46,7 @@ async def test_report_is_read_as_it_was_written(database: Database) -> None:
 
 
 async def test_job_that_is_run_again_replaces_its_report_of_the_snapshot(database: Database) -> None:
-    table = Reports(database)
+    table = JobReportTable(database)
     number = await table.put(report(1))
     again = report(1, created_at_ms=9_000, summary={"pending_count": 7})
     assert await table.put(again) == number
@@ -57,7 +57,7 @@ async def test_job_that_is_run_again_replaces_its_report_of_the_snapshot(databas
 
 
 async def test_newest_is_the_newest_snapshot_and_not_the_last_that_was_written(database: Database) -> None:
-    table = Reports(database)
+    table = JobReportTable(database)
     await table.put(report(200))
     await table.put(report(100, created_at_ms=9_000))
     assert await table.newest("backlog") == report(200)
@@ -65,7 +65,7 @@ async def test_newest_is_the_newest_snapshot_and_not_the_last_that_was_written(d
 
 async def test_oldest_are_forgotten_job_by_job(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reports, "KEPT_COUNT", 3)
-    table = Reports(database)
+    table = JobReportTable(database)
     await table.put(report(1, job="audit"))
     for snapshot in (5, 3, 4, 2, 6):
         await table.put(report(snapshot))
@@ -83,9 +83,9 @@ async def test_writers_at_once_leave_one_report(empty_database_url: str) -> None
 async def test_too_long_values_are_refused(database: Database) -> None:
     large = report(job="j" * 65, summary={"x": "x" * reports.SUMMARY_BYTES_MAX})
     with pytest.raises(InvalidArgument, match="job: 65 characters are not within 1 and 64"):
-        await Reports(database).put(large)
+        await JobReportTable(database).put(large)
     with pytest.raises(InvalidArgument, match="summary: 1048584 bytes are more than 1048576"):
-        await Reports(database).put(report(summary=large.summary))
+        await JobReportTable(database).put(report(summary=large.summary))
     assert await count(database) == 0
 
 

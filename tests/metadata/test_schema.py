@@ -12,7 +12,7 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from duetime_core.errors import StartupError
-from duetime_core.metadata import Base, Database, current_revision, head_revision, upgrade
+from duetime_core.metadata import Database, MetadataBase, current_revision, head_revision, upgrade
 from duetime_core.metadata.__main__ import main
 from duetime_core.metadata.engine import make_engine, parse_url
 from duetime_core.metadata.faults import reason_of
@@ -38,7 +38,7 @@ def test_migrations_match_the_models(empty_database_url: str) -> None:
     engine = make_engine(parse_url(empty_database_url))
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
-        assert compare_metadata(context, Base.metadata) == []
+        assert compare_metadata(context, MetadataBase.metadata) == []
     engine.dispose()
 
 

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 from duetime_core.metadata import (
     Database,
-    Holding,
-    Stored,
+    DatabaseTopic,
+    OwnerUsage,
     TopicModel,
     TopicQueueModel,
     find_topics,
@@ -33,10 +33,11 @@ async def test_topics_come_back_as_they_were_made(database: Database) -> None:
     wanted = {f'topic-{n}|%"': [(n + queue) % 3 for queue in range(n % 5 + 1)] for n in range(1_000)}
     made = await database.run(lambda session: make_topics(session, wanted, AT_MS))
     assert made == {
-        name: Stored(AT_MS, [(shard, queue) for queue, shard in enumerate(shards)]) for name, shards in wanted.items()
+        name: DatabaseTopic(AT_MS, [(shard, queue) for queue, shard in enumerate(shards)])
+        for name, shards in wanted.items()
     }
     assert await database.run(lambda session: find_topics(session, [*wanted, "none"])) == made
-    assert await database.run(lambda session: holdings(session, [])) == [Holding("", 1_000, 3_000)]
+    assert await database.run(lambda session: holdings(session, [])) == [OwnerUsage("", 1_000, 3_000)]
     topic = await database.run(lambda session: session.get(TopicModel, 'topic-4|%"'))
     assert topic is not None
     assert (topic.queue_count, topic.created_at_ms) == (5, AT_MS)
@@ -55,13 +56,13 @@ async def test_topics_come_back_as_they_were_made(database: Database) -> None:
 async def test_existing_topics_stay_unchanged(database: Database) -> None:
     await database.run(lambda session: make_topics(session, {"a": [0]}, AT_MS))
     made = await database.run(lambda session: make_topics(session, {"a": [1, 1], "b": [1]}, AT_MS + 1))
-    assert made == {"a": Stored(AT_MS, [(0, 0)]), "b": Stored(AT_MS + 1, [(1, 0)])}
+    assert made == {"a": DatabaseTopic(AT_MS, [(0, 0)]), "b": DatabaseTopic(AT_MS + 1, [(1, 0)])}
     assert await database.run(lambda session: make_topics(session, {}, AT_MS)) == {}
 
 
 async def test_a_topic_keeps_the_limit_of_its_delays(database: Database) -> None:
     made = await database.run(lambda session: make_topics(session, {"a": [0], "b": [0]}, AT_MS, {"b": 60_000}))
-    assert made == {"a": Stored(AT_MS, [(0, 0)]), "b": Stored(AT_MS, [(0, 0)], 60_000)}
+    assert made == {"a": DatabaseTopic(AT_MS, [(0, 0)]), "b": DatabaseTopic(AT_MS, [(0, 0)], 60_000)}
     assert await database.run(lambda session: find_topics(session, ["a", "b"])) == made
     topic = await database.run(lambda session: session.get(TopicModel, "b"))
     assert topic is not None
@@ -73,7 +74,7 @@ async def test_topics_count_for_their_owners_and_those_of_groups_for_nobody(data
     owners = {"a": "user ann", "b": "user ann", "c": "ipv4:192.0.2.1", "%RETRY%g": "user ann"}
     await database.run(lambda session: make_topics(session, wanted, AT_MS, owners=owners))
     found = await database.run(lambda session: holdings(session, ["user ann", "user bob"]))
-    assert sorted(found) == [Holding("", 3, 4), Holding("user ann", 2, 3)]
+    assert sorted(found) == [OwnerUsage("", 3, 4), OwnerUsage("user ann", 2, 3)]
 
 
 async def test_renumbered_queues_are_found_by_their_shards_numbers(database: Database) -> None:
@@ -82,7 +83,7 @@ async def test_renumbered_queues_are_found_by_their_shards_numbers(database: Dat
         session.add(TopicQueueModel(topic="a", queue=0, shard=2, shard_queue=7))  # type: ignore[attr-defined]
 
     await database.run(work)
-    assert await database.run(lambda session: find_topics(session, ["a"])) == {"a": Stored(1, [(2, 7)])}
+    assert await database.run(lambda session: find_topics(session, ["a"])) == {"a": DatabaseTopic(1, [(2, 7)])}
 
 
 async def test_makers_of_the_same_topics_agree(empty_database_url: str) -> None:

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, Self
 
 from duetime import Message, Puller
-from duetime.outbox import Outbox, OutboxStatus, Relay, Rows, Stats
+from duetime.outbox import Outbox, OutboxStatus, Relay, RelayStats, Rows
 from duetime_core.testing import LocalCluster
 from sqlalchemy import Column, Engine, Integer, MetaData, Row, Table, func, insert, select
 from sqlalchemy.exc import DBAPIError
@@ -61,7 +61,7 @@ class Shop:
     def relay(self, server: str, **options: Any) -> "WatchedRelay":
         return WatchedRelay(self.engine, server, outbox=self.outbox, **options)
 
-    def drain(self, server: str, **options: Any) -> Stats:
+    def drain(self, server: str, **options: Any) -> RelayStats:
         """Moves all that can be moved."""
         relay = self.relay(server, **options)
         relay.run(drain=True)

@@ -293,8 +293,8 @@ def test_relay_that_was_late_settles_nothing_of_anothers(shop: Shop) -> None:
         (first,) = rows.claim(connection, "first", now, now + 1, 10).rows
     with shop.engine.begin() as connection:
         assert [row.id for row in rows.claim(connection, "second", now + 2, now + MINUTE_MS, 10).rows] == [first.id]
-        rows.settle(connection, "first", {first.id: relay.Verdict("sent")}, 0)
-        rows.settle(connection, "first", {first.id: relay.Verdict("failed", "late")}, 0)
+        rows.settle(connection, "first", {first.id: relay.RowVerdict("sent")}, 0)
+        rows.settle(connection, "first", {first.id: relay.RowVerdict("failed", "late")}, 0)
     (row,) = shop.rows()
     assert (row.state, row.claim, row.attempts) == ("waiting", "second", 2)
 

@@ -17,7 +17,7 @@ from duetime import (
     Unavailable,
 )
 from duetime.client.finding.finder import FoundMessage
-from duetime.outbox.verdicts import PAUSE_MS_MAX, Trust, Verdict, is_away, of_outcomes
+from duetime.outbox.verdicts import PAUSE_MS_MAX, RowVerdict, Trust, is_away, of_outcomes
 from duetime.v1 import gateway_pb2, message_pb2
 
 NOW_MS = 1_700_000_000_000
@@ -82,7 +82,7 @@ def test_message_is_repeated_while_the_server_surely_knows_its_id(handed_ago_ms:
 
 
 def test_found_message_counts_as_sent_at_any_age() -> None:
-    assert TRUST.of_answer(FOUND, 0, NOW_MS) == Verdict("sent")
+    assert TRUST.of_answer(FOUND, 0, NOW_MS) == RowVerdict("sent")
 
 
 @pytest.mark.parametrize("state", ["CANCELLED", "PREPARED", "ROLLED_BACK", "GIVEN_UP"])
@@ -104,7 +104,7 @@ def test_absence_is_proof_within_retention() -> None:
 
 @pytest.mark.parametrize("answer", [NO_SHARD, UNKNOWN, SHUT_OUT])
 def test_unanswered_search_is_repeated(answer: DueTimeError) -> None:
-    assert TRUST.of_answer(answer, 0, NOW_MS) == Verdict("waiting", str(answer), NOW_MS + PAUSE_MS_MAX)
+    assert TRUST.of_answer(answer, 0, NOW_MS) == RowVerdict("waiting", str(answer), NOW_MS + PAUSE_MS_MAX)
 
 
 @pytest.mark.parametrize(

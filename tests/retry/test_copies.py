@@ -4,17 +4,19 @@ from dataclasses import replace
 
 import pytest
 from duetime_format import layout, record
-from duetime_format.attempts import Attempt, History
+from duetime_format.attempts import AttemptFailure, AttemptHistory
 from duetime_format.limits import PROPERTIES_BYTES_MAX
 from duetime_format.properties import VALUE_END, decode_properties, encode_properties
 from duetime_format.record import Record
-from duetime_format.restore import Entry, restore
-from duetime_retry.copies import Copy, Failed, NoRoom, dead_letter, history_of, retry_copy
+from duetime_format.restore import PulledEntry, restore
+from duetime_retry.copies import FailedMessage, FailureCopy, NoRoom, dead_letter, history_of, retry_copy
 from duetime_retry.delays import Wait
 from hypothesis import given
 from hypothesis import strategies as st
 
-HISTORY = History((Attempt(1, 5, 6, "TimeoutError", "no answer", "trace"), Attempt(2, 7, 8, "LeaseExpired")))
+HISTORY = AttemptHistory(
+    (AttemptFailure(1, 5, 6, "TimeoutError", "no answer", "trace"), AttemptFailure(2, 7, 8, "LeaseExpired"))
+)
 LANE = Wait(4)
 TIMER = Wait(due_at_ms=1_700_000_000_123)
 
@@ -25,11 +27,11 @@ def consumed(**properties: str) -> Record:
     return Record("orders", 2, b"body", encoded, flag=7, position=5, queue_offset=9, reconsume_times=1)
 
 
-def failed(found: Record, history: History = HISTORY) -> Failed:
-    return Failed(found, 2, history, 12)
+def failed(found: Record, history: AttemptHistory = HISTORY) -> FailedMessage:
+    return FailedMessage(found, 2, history, 12)
 
 
-def named(copy: Copy) -> dict[str, str]:
+def named(copy: FailureCopy) -> dict[str, str]:
     return decode_properties(copy.record.properties)
 
 
@@ -142,7 +144,7 @@ def full_but(room: int) -> Record:
 
 
 def test_history_shrinks_before_anything_else() -> None:
-    long = HISTORY.with_attempts([Attempt(3, 9, 10, "ValueError", "m" * 500, "t" * 4_000)])
+    long = HISTORY.with_attempts([AttemptFailure(3, 9, 10, "ValueError", "m" * 500, "t" * 4_000)])
     copy = retry_copy(failed(full_but(1_000), long), "billing", LANE)
     assert copy.has_history
     assert history_of(copy.record).attempts[-1].cut
@@ -171,7 +173,9 @@ def test_dead_letter_without_room_loses_its_longest_property() -> None:
     st.text(st.characters(codec="utf-8"), max_size=600),
 )
 def test_copies_fit_into_records_and_through_their_lanes(room: int, wait: Wait, count: int, text: str) -> None:
-    history = History().with_attempts([Attempt(number, 5, 6, "E", text, text * 3) for number in range(1, count + 1)])
+    history = AttemptHistory().with_attempts(
+        [AttemptFailure(number, 5, 6, "E", text, text * 3) for number in range(1, count + 1)]
+    )
     found = failed(full_but(room), history)
     dead = dead_letter(found, "g" * 120, "ATTEMPTS_EXHAUSTED").record
     assert record.decode(record.encode(dead)).properties == dead.properties
@@ -182,7 +186,7 @@ def test_copies_fit_into_records_and_through_their_lanes(room: int, wait: Wait, 
         return
     data = record.encode(copy)
     if wait.level:
-        restored = record.decode(restore(Entry(wait.level, 10**18, 2 * 10**18, data)))
+        restored = record.decode(restore(PulledEntry(wait.level, 10**18, 2 * 10**18, data)))
         assert restored.topic == "%RETRY%" + "g" * 120
         assert history_of(restored) == history_of(copy)
 

@@ -10,7 +10,7 @@ from duetime_core.clock import turn
 from duetime_core.errors import InvalidArgument, NotFound, Unavailable
 from duetime_core.testing import FakeClock
 from duetime_retry import dead_letters
-from duetime_retry.dead_letters import DISCARDED, FAILED, GONE, MATCHED, REDRIVEN, DeadLetters
+from duetime_retry.dead_letters import DISCARDED, FAILED, GONE, MATCHED, REDRIVEN, DeadLetterOperations
 from prometheus_client import CollectorRegistry, Counter
 
 from tests.retry.letter_store import GROUP, RETRY, START_MS, LetterStore, dead, ids
@@ -24,7 +24,7 @@ class Service:
         self.clock = FakeClock()
         self.registry = CollectorRegistry()
         ended = Counter("ended", "", ["outcome"], registry=self.registry)
-        self.letters = DeadLetters(
+        self.letters = DeadLetterOperations(
             self.store.call, self.store.places, self.is_group, self.store.ensure, self.clock, ended
         )
 

@@ -2,18 +2,18 @@
 
 from duetime.v1 import consumer_pb2, store_pb2
 from duetime_format import attempts as histories
-from duetime_format.attempts import Attempt, History
+from duetime_format.attempts import AttemptFailure, AttemptHistory
 from duetime_format.record import Record
 from duetime_retry.deliveries import failed_delivery
 
 ERROR = consumer_pb2.HandlerError(type="ValueError", message="no")
 
 
-def told(leased: store_pb2.LeasedRecord, failed_at_ms: int, error: consumer_pb2.HandlerError | None) -> History:
+def told(leased: store_pb2.LeasedRecord, failed_at_ms: int, error: consumer_pb2.HandlerError | None) -> AttemptHistory:
     return failed_delivery(leased, Record("orders", 0, b"body", b""), 0, failed_at_ms, error).history
 
 
-def kinds(history: History) -> list[tuple[int, str]]:
+def kinds(history: AttemptHistory) -> list[tuple[int, str]]:
     return [(one.number, one.type) for one in history.attempts]
 
 
@@ -42,7 +42,7 @@ def test_in_place_each_ended_lease_is_noted_once() -> None:
 
 def test_omitted_ended_leases_are_not_recorded_again() -> None:
     """Attempts 2 and 3 were left out, and the store still reports them."""
-    said = History((Attempt(1, 0, 5, "ValueError"), Attempt(4, 40, 45, "ValueError")), left_out=2)
+    said = AttemptHistory((AttemptFailure(1, 0, 5, "ValueError"), AttemptFailure(4, 40, 45, "ValueError")), left_out=2)
     leased = store_pb2.LeasedRecord(
         attempt=5,
         received_at_ms=50,
@@ -55,7 +55,7 @@ def test_omitted_ended_leases_are_not_recorded_again() -> None:
 
 
 def test_delivery_in_the_millisecond_of_the_failure_before_is_noted() -> None:
-    said = History((Attempt(1, 40, 45, "ValueError"),))
+    said = AttemptHistory((AttemptFailure(1, 40, 45, "ValueError"),))
     leased = store_pb2.LeasedRecord(
         attempt=2, received_at_ms=45, expired=[45, 45], history=(histories.encode(said) or "").encode()
     )

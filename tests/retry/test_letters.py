@@ -9,10 +9,10 @@ from duetime_core.errors import InvalidArgument
 from duetime_format import record
 from duetime_format.properties import decode_properties
 from duetime_retry.letters import (
-    Letter,
     LetterCriteria,
     NotRedrivable,
-    Place,
+    ShardQueue,
+    StoredDeadLetter,
     dead_letter_of,
     newest_page_of,
     page_of,
@@ -26,14 +26,14 @@ from hypothesis import strategies as st
 
 from tests.retry.letter_store import GROUP, RETRY, START_MS, dead
 
-PLACE = Place(2, 1, 0)
+PLACE = ShardQueue(2, 1, 0)
 
 
-def letter(number: int = 4, **properties: str) -> Letter:
-    return Letter(dead(number, **properties), PLACE, number)
+def letter(number: int = 4, **properties: str) -> StoredDeadLetter:
+    return StoredDeadLetter(dead(number, **properties), PLACE, number)
 
 
-def a_brokers(number: int = 4) -> Letter:
+def a_brokers(number: int = 4) -> StoredDeadLetter:
     """As a RocketMQ broker leaves it: none of our properties."""
     ours = ("DT_ORIGIN", "DT_DEAD_REASON", "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID", "DT_ATTEMPTS")
     return letter(number, DELAY="0", WAIT="false", REAL_TOPIC="%RETRY%billing", REAL_QID="0", **dict.fromkeys(ours, ""))
@@ -104,7 +104,7 @@ def test_redriven_dead_letter_restarts_its_attempts_and_keeps_its_history() -> N
     gone = {"DT_DEAD_REASON", "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID", "DELAY", "REAL_TOPIC", "DT_VISIBLE_AT"}
     assert not gone & names.keys()
     assert record.has_crc_mark(copy.properties)
-    again = Letter(replace(copy, topic="%DLQ%billing"), PLACE, 9)
+    again = StoredDeadLetter(replace(copy, topic="%DLQ%billing"), PLACE, 9)
     assert decode_properties(redriven(again).properties)["DT_REDRIVEN"] == "2"
 
 

@@ -9,7 +9,7 @@ from duetime.v1 import consumer_pb2, gateway_pb2, message_pb2
 from duetime_core.rpc import retry_policy
 from duetime_core.testing.cluster import Cluster
 from duetime_format import receipts
-from duetime_format.attempts import Attempt
+from duetime_format.attempts import AttemptFailure
 from duetime_format.levels import parse_delay_ms
 from duetime_format.properties import decode_properties, encode_properties, value_of
 from duetime_retry.copies import history_of
@@ -147,7 +147,7 @@ async def test_delay_and_reject_of_single_nacks(wide: Group) -> None:
     assert "delay_ms: 43200001 is not within 0 and 43200000 (12 h)" in results[5].fault.message
     dead = [one for shard in (0, 1) for one in wide.stored("%DLQ%billing", shard)]
     assert [history_of(one).attempts for one in dead] == [
-        (Attempt(1, now_ms, now_ms, "TimeoutError", "no answer", "line 1\nline 2"),)
+        (AttemptFailure(1, now_ms, now_ms, "TimeoutError", "no answer", "line 1\nline 2"),)
     ]
     assert decode_properties(dead[0].properties)["DT_DEAD_REASON"] == "REJECTED"
 

@@ -5,12 +5,12 @@ from duetime.v1.message_pb2 import RetryPolicy
 from duetime_core.rpc import retry_policy
 from duetime_core.rpc.retry_policy import backoff_ms
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from duetime_retry.policy import DeadLetter, Decision, Redeliver, decide, decide_sent_back
+from duetime_retry.policy import DeadLetterDecision, Decision, Redeliver, decide, decide_sent_back
 from hypothesis import given
 from hypothesis import strategies as st
 
 LEVELS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
-REJECTED, EXHAUSTED = DeadLetter("REJECTED"), DeadLetter("ATTEMPTS_EXHAUSTED")
+REJECTED, EXHAUSTED = DeadLetterDecision("REJECTED"), DeadLetterDecision("ATTEMPTS_EXHAUSTED")
 
 
 def policy(text: str) -> RetryPolicy:

@@ -19,8 +19,8 @@ from duetime_retry.decision import Decider
 from duetime_retry.exhausted import Collector
 from duetime_retry.metrics import RetryMetrics
 from duetime_retry.nacks import Nacks
-from duetime_retry.policies import Rules
-from duetime_retry.settling import Settler
+from duetime_retry.policies import RetryRules
+from duetime_retry.settling import FailureSettler
 from prometheus_client import CollectorRegistry
 
 OK, EXPIRED, UNKNOWN = range(3)
@@ -97,11 +97,11 @@ class Policies:
         self.asked = 0
         self.ordered = False
 
-    async def of_group(self, group: str) -> Rules:
+    async def of_group(self, group: str) -> RetryRules:
         self.asked += 1
         if self.error is not None:
             raise self.error
-        return Rules(ordered=self.ordered)
+        return RetryRules(ordered=self.ordered)
 
 
 class Service:
@@ -112,7 +112,7 @@ class Service:
         topics: Any = self.topics
         self.policies = Policies()
         policies: Any = self.policies
-        settler = Settler(self.stores, topics, LEVELS, self.metrics)
+        settler = FailureSettler(self.stores, topics, LEVELS, self.metrics)
         self.decider = Decider(policies, topics, settler, LEVELS, self.metrics)
         self.nacks = Nacks(self.stores, self.decider, self.metrics)
 

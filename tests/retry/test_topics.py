@@ -9,7 +9,7 @@ from duetime_core.errors import NotFound, Overloaded, Unavailable
 from duetime_core.metadata import Database, GroupModel, TopicModel, TopicQueueModel, upgrade
 from duetime_core.testing import FakeClock
 from duetime_retry.policies import KEPT_MS, Policies
-from duetime_retry.topics import Topics
+from duetime_retry.topics import GroupTopics
 from sqlalchemy.orm import Session
 
 RETRY = "%RETRY%billing"
@@ -28,13 +28,13 @@ class Running:
         await self.databases[-1].start()
         return self.databases[-1]
 
-    async def topics(self) -> Topics:
+    async def topics(self) -> GroupTopics:
         """Of a retry service of its own."""
 
         async def announce(shard: int, topic: str) -> None:
             self.told.append((shard, topic))
 
-        return Topics(await self.database(), self.clock, announce, self.has)
+        return GroupTopics(await self.database(), self.clock, announce, self.has)
 
     async def has(self, shard: int, topic: str) -> bool:
         return (shard, topic) in self.stored
@@ -96,7 +96,7 @@ async def test_missed_shard_is_informed_the_next_time(running: Running) -> None:
         if error is not None:
             raise error
 
-    topics = Topics(await running.database(), running.clock, announce, running.has)
+    topics = GroupTopics(await running.database(), running.clock, announce, running.has)
     with pytest.raises(Unavailable):
         await topics.ensure(RETRY, 0)
     await topics.ensure(RETRY, 0)

@@ -25,7 +25,7 @@ from tests.rocketmq.raw import ORDERS, Raw, message, now_ms
         (DiskFull("no room"), 1_000.0, pb.INTERNAL_SERVER_ERROR),
         (Stalled("slow"), None, pb.INTERNAL_SERVER_ERROR),
         (ReadOnly("failed"), None, pb.INTERNAL_SERVER_ERROR),
-        (codes.Refused(pb.ILLEGAL_TOPIC, "topic: is missing"), 20.0, pb.ILLEGAL_TOPIC),
+        (codes.RocketMQError(pb.ILLEGAL_TOPIC, "topic: is missing"), 20.0, pb.ILLEGAL_TOPIC),
     ],
 )
 def test_faults_have_codes(error: DueTimeError, remaining_ms: float | None, code: int) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 from duetime_core.testing import FakeClock
-from duetime_gateway.queries import Extension, ReceiptStatus
+from duetime_gateway.queries import Extension, LeaseStatus
 from duetime_gateway.rocketmq.clients import Clients
 from duetime_gateway.rocketmq.handles import handle_of, parse_handle
 from duetime_gateway.rocketmq.metrics import RocketMQMetrics
@@ -28,7 +28,7 @@ class Shard:
         self.extended.append((receipts, length_ms, extension.not_attempted))
         if not receipts & self.ended:
             return ()
-        return [ReceiptStatus.EXPIRED if one in self.ended else ReceiptStatus.OK for one in extension.receipts]
+        return [LeaseStatus.EXPIRED if one in self.ended else LeaseStatus.OK for one in extension.receipts]
 
 
 class Rig:

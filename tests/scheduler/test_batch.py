@@ -7,7 +7,7 @@ import pytest
 from duetime.v1 import store_pb2
 from duetime_format import layout, record
 from duetime_format.properties import decode_properties, encode_properties, value_of
-from duetime_format.restore import Entries, Entry, restore, restore_run
+from duetime_format.restore import PulledEntries, PulledEntry, restore, restore_run
 from duetime_scheduler import batch as module
 from duetime_scheduler.batch import EntryBatch, OutOfStep, make_batch
 from hypothesis import example, given
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.scheduler.test_restore import DUE, V4, V6, deferred, sealed
 from tests.twins import compiled
 
-Run = Callable[[Entries, int], tuple[bytes, int]]
+Run = Callable[[PulledEntries, int], tuple[bytes, int]]
 
 
 @pytest.fixture(params=["python", "compiled"])
@@ -47,10 +47,10 @@ def response(*records: bytes, first: int = 7) -> store_pb2.PullDueResponse:
     )
 
 
-def entries(*records: bytes, level: int = 3, first: int = 7) -> Entries:
+def entries(*records: bytes, level: int = 3, first: int = 7) -> PulledEntries:
     due = response(*records, first=first)
     numbers = np.arange(first, first + len(records))
-    return Entries(level, numbers, due.records, due.sizes[:], due.due_at_ms[:])
+    return PulledEntries(level, numbers, due.records, due.sizes[:], due.due_at_ms[:])
 
 
 def ids(batch: EntryBatch) -> list[str]:
@@ -60,7 +60,7 @@ def ids(batch: EntryBatch) -> list[str]:
 
 def test_run_equals_single_restores(run: Run) -> None:
     records = [stored("A"), stored("B", body=bytes(3_000)), stored("C", body=b"")]
-    expected = [restore(Entry(3, 7 + n, DUE + n, data)) for n, data in enumerate(records)]
+    expected = [restore(PulledEntry(3, 7 + n, DUE + n, data)) for n, data in enumerate(records)]
     assert run(entries(*records), 0) == (b"".join(expected), 3)
     assert run(entries(*records), 1) == (b"".join(expected[1:]), 2)
     assert run(entries(*records), 3) == (b"", 0)
@@ -80,7 +80,7 @@ def test_run_ends_at_an_entry_that_can_not_be_restored(run: Run) -> None:
 )
 def test_sizes_that_leave_the_bytes_give_nothing(compiled_run: Run, sizes: list[int]) -> None:
     whole = entries(stored("A"))
-    hostile = Entries(3, np.arange(7, 7 + len(sizes)), whole.records, sizes, [DUE] * len(sizes))
+    hostile = PulledEntries(3, np.arange(7, 7 + len(sizes)), whole.records, sizes, [DUE] * len(sizes))
     for index in range(len(sizes) + 1):
         assert compiled_run(hostile, index) == (b"", 0)
 
@@ -194,12 +194,12 @@ def test_compiled_run_restores_as_python_does_or_leaves_it_to_it(
     data = bytes(data[: len(data) - cut])
     whole = stored("A")
     restored, count = compiled_run(
-        Entries(level, np.array([first, first + 1]), whole + data, [len(whole), len(data)], [due_at_ms] * 2), 0
+        PulledEntries(level, np.array([first, first + 1]), whole + data, [len(whole), len(data)], [due_at_ms] * 2), 0
     )
-    entry = Entry(level, first + 1, due_at_ms, data)
+    entry = PulledEntry(level, first + 1, due_at_ms, data)
     if count < 2:
         return
-    head = restore(Entry(level, first, due_at_ms, whole))
+    head = restore(PulledEntry(level, first, due_at_ms, whole))
     assert restored[: len(head)] == head
     found = record.decode(data, check_crc=False)
     if record.body_crc(found.body) == found.body_crc:
@@ -211,7 +211,10 @@ def test_compiled_run_restores_as_python_does_or_leaves_it_to_it(
 def test_any_bytes_are_taken_for_entries_without_harm(
     compiled_run: Run, data: bytes, sizes: list[int], index: int
 ) -> None:
-    assert compiled_run(Entries(3, np.arange(7, 7 + len(sizes)), data, sizes, [DUE] * len(sizes)), index) == (b"", 0)
+    assert compiled_run(PulledEntries(3, np.arange(7, 7 + len(sizes)), data, sizes, [DUE] * len(sizes)), index) == (
+        b"",
+        0,
+    )
 
 
 def test_compiled_run_equals_single_restores(compiled_run: Run) -> None:
@@ -221,7 +224,7 @@ def test_compiled_run_equals_single_restores(compiled_run: Run) -> None:
             named = encode_properties({"TAGS": "paid", **record.deferral(3, topic, queue)})
             plain = record.encode(deferred(properties=named))
             for data in (plain, sealed(record.encode(deferred(properties=record.with_crc_mark(named))))):
-                assert compiled_run(entries(data), 0) == (restore(Entry(3, 7, DUE, plain)), 1)
+                assert compiled_run(entries(data), 0) == (restore(PulledEntry(3, 7, DUE, plain)), 1)
 
 
 @pytest.mark.parametrize(
@@ -268,25 +271,25 @@ def test_entries_of_a_lane_for_any_time_are_restored_the_quick_way(compiled_run:
     text = before + b"TIMER_OUT_MS\x011700000000000\x02REAL_TOPIC\x01orders\x02REAL_QID\x013"
     data = record.encode(deferred(topic=TIMER_TOPIC, queue=1, properties=record.with_crc_mark(text)))
     numbers = np.array([9, 2, 10**12])
-    expected = b"".join(restore(Entry(1_001, number, DUE, data)) for number in numbers.tolist())
+    expected = b"".join(restore(PulledEntry(1_001, number, DUE, data)) for number in numbers.tolist())
     assert expected.count(b"DT_ENTRY\x011001:") == 3
     assert expected.count(b"DT_ENTRY") == 3
-    given = Entries(1_001, numbers, data * 3, [len(data)] * 3, [DUE] * 3)
+    given = PulledEntries(1_001, numbers, data * 3, [len(data)] * 3, [DUE] * 3)
     assert compiled_run(given, 0) == restore_run(given, 0) == (expected, 3)
-    assert compiled_run(Entries(1, numbers, data * 3, [len(data)] * 3, [DUE] * 3), 0) == (b"", 0)
+    assert compiled_run(PulledEntries(1, numbers, data * 3, [len(data)] * 3, [DUE] * 3), 0) == (b"", 0)
     level = stored("A")
-    assert compiled_run(Entries(1_001, numbers, level, [len(level)], [DUE]), 0) == (b"", 0)
+    assert compiled_run(PulledEntries(1_001, numbers, level, [len(level)], [DUE]), 0) == (b"", 0)
 
 
 def test_fewer_numbers_than_entries_end_the_run(compiled_run: Run) -> None:
     data = stored("A")
-    assert compiled_run(Entries(3, np.array([7]), data * 2, [len(data)] * 2, [DUE] * 2), 0)[1] == 1
+    assert compiled_run(PulledEntries(3, np.array([7]), data * 2, [len(data)] * 2, [DUE] * 2), 0)[1] == 1
 
 
 def test_numbers_that_no_entry_has_are_left_to_python(compiled_run: Run) -> None:
     data = stored("A")
     for level, first, due_at_ms in ((-1, 7, DUE), (2**31, 7, DUE), (3, -1, DUE), (3, 7, -1)):
-        assert compiled_run(Entries(level, np.array([first]), data, [len(data)], [due_at_ms]), 0) == (b"", 0)
+        assert compiled_run(PulledEntries(level, np.array([first]), data, [len(data)], [due_at_ms]), 0) == (b"", 0)
 
 
 def test_properties_filled_to_the_last_byte_are_left_to_python(compiled_run: Run) -> None:

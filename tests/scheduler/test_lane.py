@@ -11,7 +11,7 @@ import pytest
 from duetime.v1 import store_pb2
 from duetime_core.clock import Clock, Timer
 from duetime_format import record
-from duetime_format.lanes import Place
+from duetime_format.lanes import LanePlace
 from duetime_format.properties import decode_properties, encode_properties
 from duetime_scheduler.lane import AHEAD_MS, BATCH_COUNT_MAX, FLIGHTS_MAX, Restorer
 
@@ -176,7 +176,7 @@ async def test_next_batch_is_pulled_while_the_last_is_put(bench: Bench) -> None:
         return await forward(request)
 
     async def noticed(request: Any, forward: Forward, context: Any) -> Any:
-        assert request.next == bench.lane().cursor_after(Place(0, 9))
+        assert request.next == bench.lane().cursor_after(LanePlace(0, 9))
         pulled_next.set()
         return await forward(request)
 

@@ -7,7 +7,7 @@ import pytest
 from duetime_format import layout, record
 from duetime_format.limits import BODY_BYTES_MAX, PROPERTIES_BYTES_MAX
 from duetime_format.properties import decode_properties, encode_properties
-from duetime_format.restore import Entry, Unrestorable, quarantine, restore
+from duetime_format.restore import PulledEntry, UnrestorableEntry, quarantine, restore
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,8 +25,8 @@ def sealed(data: bytes) -> bytes:
     return data[:-11] + record.crc_digits(data[:-20]) + data[-1:]
 
 
-def entry(data: bytes) -> Entry:
-    return Entry(3, 7, DUE, data)
+def entry(data: bytes) -> PulledEntry:
+    return PulledEntry(3, 7, DUE, data)
 
 
 def deferred(**changes: object) -> record.Record:
@@ -170,24 +170,24 @@ def properties(**values: str) -> bytes:
     ],
 )
 def test_entry_without_a_place_to_go(changes: dict[str, object], reason: str) -> None:
-    with pytest.raises(Unrestorable, match=re.escape(reason)):
+    with pytest.raises(UnrestorableEntry, match=re.escape(reason)):
         restore(entry(record.encode(deferred(**changes))))
 
 
 @pytest.mark.parametrize("cut", [0, 3, 47, 90, 150])
 def test_bytes_that_are_no_record_are_unrestorable(cut: int) -> None:
     data = record.encode(deferred())[:cut]
-    with pytest.raises(Unrestorable):
+    with pytest.raises(UnrestorableEntry):
         restore(entry(data))
 
 
 def test_body_length_beyond_the_record_is_unrestorable() -> None:
     data = bytearray(record.encode(deferred()))
     data[84:88] = (2**31 - 1).to_bytes(4, "big")
-    with pytest.raises(Unrestorable):
+    with pytest.raises(UnrestorableEntry):
         restore(entry(bytes(data)))
     data[84:88] = (-5).to_bytes(4, "big", signed=True)
-    with pytest.raises(Unrestorable):
+    with pytest.raises(UnrestorableEntry):
         restore(entry(bytes(data)))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from duetime.v1 import scheduler_pb2, store_pb2
 from duetime_core.metadata import upgrade
-from duetime_format.lanes import Place
+from duetime_format.lanes import LanePlace
 from duetime_scheduler.node import SchedulerNode
 
 from tests.scheduler.conftest import Bench
@@ -262,7 +262,7 @@ async def test_long_pull_behind_a_lost_put_does_not_block_a_stand_in(bench: Benc
     """A scheduler that froze with a batch in its hands, and a pull for the next one waiting."""
     await bench.send("A", "B", level=1)
     await pass_time(bench, 1_200)
-    following = bench.lane(1).cursor_after(Place(0, 1))
+    following = bench.lane(1).cursor_after(LanePlace(0, 1))
     request = store_pb2.PullDueRequest(
         lane=1, next=following, max_count=10, max_bytes=1_000, wait_ms=30_000, scheduler="frozen"
     )

@@ -16,7 +16,7 @@ from duetime import (
     Reject,
     Retry,
 )
-from duetime.client.connection import Connection, pause
+from duetime.client.connection import GatewayConnection, pause
 from duetime.client.consuming import handling
 from duetime.v1 import consumer_pb2
 from duetime_core.testing import Cluster
@@ -53,7 +53,7 @@ async def send(cluster: Cluster, *messages: Message) -> None:
 
 
 async def dead_letters(cluster: Cluster, group: str) -> list[consumer_pb2.DeadLetter]:
-    connection = Connection(cluster.address)
+    connection = GatewayConnection(cluster.address)
     try:
         request = consumer_pb2.ListDeadLettersRequest(filter=consumer_pb2.DeadLetterFilter(group=group))
         answer: Any = await connection.call("ListDeadLetters", request, 10)

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 from duetime.client.message import Receipt
-from duetime.client.sending.batch import Batch
+from duetime.client.sending.batch import MessageBatch
 from duetime.client.sending.capacity import Capacity
-from duetime.client.sending.gatherer import Gatherer
-from duetime.client.sending.letters import Letter
+from duetime.client.sending.gatherer import SendGatherer
+from duetime.client.sending.letters import OutgoingMessage
 from duetime.client.sending.outcomes import Outcome
 from duetime.v1 import message_pb2
 
@@ -18,18 +18,18 @@ class Deliveries:
     def __init__(self) -> None:
         self.counts: list[int] = []
 
-    async def deliver(self, batch: Batch, deadline: float) -> list[Outcome]:
+    async def deliver(self, batch: MessageBatch, deadline: float) -> list[Outcome]:
         self.counts.append(len(batch.ids))
         return [Receipt(message_pb2.SendResult(message_id=id_), "orders") for id_ in batch.ids]
 
 
-async def send(gatherer: Gatherer, count: int) -> None:
-    await asyncio.gather(*[gatherer.send(Letter("orders", str(n), b"x"), 1e9) for n in range(count)])
+async def send(gatherer: SendGatherer, count: int) -> None:
+    await asyncio.gather(*[gatherer.send(OutgoingMessage("orders", str(n), b"x"), 1e9) for n in range(count)])
 
 
 async def test_a_lone_sender_never_lingers() -> None:
     deliveries = Deliveries()
-    gatherer = Gatherer(deliveries.deliver)
+    gatherer = SendGatherer(deliveries.deliver)
     for _ in range(20):
         await send(gatherer, 1)
     assert deliveries.counts == [1] * 20
@@ -37,7 +37,7 @@ async def test_a_lone_sender_never_lingers() -> None:
 
 async def test_under_load_a_few_wait_for_more() -> None:
     deliveries = Deliveries()
-    gatherer = Gatherer(deliveries.deliver)
+    gatherer = SendGatherer(deliveries.deliver)
     for _ in range(10):
         await send(gatherer, 64)
     first = asyncio.create_task(send(gatherer, 3))
@@ -52,7 +52,7 @@ async def test_under_load_a_few_wait_for_more() -> None:
 
 async def test_the_linger_ends_by_itself_when_the_load_is_gone() -> None:
     deliveries = Deliveries()
-    gatherer = Gatherer(deliveries.deliver)
+    gatherer = SendGatherer(deliveries.deliver)
     await send(gatherer, 512)
     loop = asyncio.get_running_loop()
     for _ in range(40):
@@ -64,7 +64,7 @@ async def test_the_linger_ends_by_itself_when_the_load_is_gone() -> None:
 
 async def test_a_full_batch_does_not_wait() -> None:
     deliveries = Deliveries()
-    await send(Gatherer(deliveries.deliver), 1_300)
+    await send(SendGatherer(deliveries.deliver), 1_300)
     assert deliveries.counts == [512, 512, 276]
 
 

@@ -5,7 +5,7 @@ import asyncio
 import grpc
 import pytest
 from duetime import AsyncProducer, Message, Receipt, Timeout
-from duetime.client.connection import Connection
+from duetime.client.connection import GatewayConnection
 from duetime.client.errors import Unavailable
 from duetime.client.ids import numbered
 from duetime.client.sending import stream
@@ -30,7 +30,7 @@ def ids_of(answer: gateway_pb2.SendResponse) -> list[str]:
 
 async def test_many_requests_are_under_way_in_one_stream_and_each_gets_its_answer(tap: Gateway) -> None:
     tap.hold(*SENDS)
-    connection = Connection(tap.address)
+    connection = GatewayConnection(tap.address)
     asked = Stream(connection, METHOD, gateway_pb2.SendResponse, apart)
     asking = [asyncio.create_task(asked.ask(request(str(n)), 10)) for n in range(REQUESTS_UNDER_WAY_MAX + 5)]
     await tap.until_sends(REQUESTS_UNDER_WAY_MAX)
@@ -47,7 +47,7 @@ async def test_many_requests_are_under_way_in_one_stream_and_each_gets_its_answe
 async def test_bytes_under_way_are_bounded(tap: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "BYTES_UNDER_WAY_MAX", 2 * len(request("0")))
     tap.hold(*SENDS)
-    connection = Connection(tap.address)
+    connection = GatewayConnection(tap.address)
     asked = Stream(connection, METHOD, gateway_pb2.SendResponse, apart)
     asking = [asyncio.create_task(asked.ask(request(str(n)), 10)) for n in range(5)]
     await tap.until_sends(2)
@@ -95,7 +95,7 @@ async def test_a_restarted_server_gets_everything_once(tap: Gateway, topic: str)
 
 async def test_a_request_that_hangs_fails_alone_and_the_next_takes_another_stream(tap: Gateway) -> None:
     tap.hold(*SENDS)
-    connection = Connection(tap.address)
+    connection = GatewayConnection(tap.address)
     asked = Stream(connection, METHOD, gateway_pb2.SendResponse, apart)
     patient = asyncio.create_task(asked.ask(request("behind"), 10))
     await tap.until_sends(1)
@@ -115,7 +115,7 @@ async def test_a_request_that_hangs_fails_alone_and_the_next_takes_another_strea
 
 async def test_cancelled_caller_takes_no_other_answer(tap: Gateway) -> None:
     tap.hold(*SENDS)
-    connection = Connection(tap.address)
+    connection = GatewayConnection(tap.address)
     asked = Stream(connection, METHOD, gateway_pb2.SendResponse, apart)
     first, second, third = [asyncio.create_task(asked.ask(request(one), 10)) for one in "abc"]
     await tap.until_sends(3)
@@ -155,7 +155,7 @@ async def test_close_waits_for_requests_in_the_stream_and_ends_it(tap: Gateway, 
 
 async def test_closed_stream_fails_its_requests(tap: Gateway) -> None:
     tap.hold(*SENDS)
-    connection = Connection(tap.address)
+    connection = GatewayConnection(tap.address)
     asked = Stream(connection, METHOD, gateway_pb2.SendResponse, apart)
     asking = asyncio.create_task(asked.ask(request("a"), 10))
     await tap.until_sends(1)
@@ -230,7 +230,7 @@ def test_answer_with_other_numbers_is_rejected(counts: tuple[int, ...]) -> None:
 
 
 async def test_abandoned_pack_is_not_sent(tap: Gateway, topic: str) -> None:
-    connection = Connection(tap.address)
+    connection = GatewayConnection(tap.address)
     asked = Stream(connection, METHOD, gateway_pb2.SendResponse, apart)
     packs = [Pack(common_of(Message(topic, b"")), [b"x"] * 2) for _ in range(3)]
     first, second, third = [asyncio.create_task(asked.ask(pack.request(), 10, 2)) for pack in packs]

@@ -25,7 +25,7 @@ from duetime import (
     Unauthenticated,
 )
 from duetime.client import tokens
-from duetime.client.connection import Connection
+from duetime.client.connection import GatewayConnection
 from duetime.v1 import gateway_pb2
 from duetime_core.errors import DueTimeError
 from duetime_core.errors import PermissionDenied as Denied
@@ -90,7 +90,7 @@ async def porter() -> AsyncIterator[Porter]:
 
 async def ask(porter: Porter, token: Any = None) -> None:
     """One call, which is refused."""
-    connection = Connection(f"127.0.0.1:{porter.port}", token)
+    connection = GatewayConnection(f"127.0.0.1:{porter.port}", token)
     try:
         await connection.call("ListTopics", gateway_pb2.ListTopicsRequest(), 10)
     except Unauthenticated:
@@ -138,7 +138,7 @@ async def test_consumer_that_is_refused_ends_with_the_error(porter: Porter, erro
 
 async def test_function_is_asked_for_each_call(porter: Porter) -> None:
     given = iter(["first", "second", "third"])
-    connection = Connection(f"127.0.0.1:{porter.port}", lambda: next(given))
+    connection = GatewayConnection(f"127.0.0.1:{porter.port}", lambda: next(given))
     for _ in range(2):
         with pytest.raises(Unauthenticated):
             await connection.call("ListTopics", gateway_pb2.ListTopicsRequest(), 10)
@@ -186,7 +186,7 @@ async def test_file_that_is_replaced_is_read_again(
     path.write_text("old")
     monkeypatch.setenv(tokens.TOKEN_FILE_VARIABLE, str(path))
     monkeypatch.setattr(tokens, "FILE_FRESH_S", -1.0)
-    connection = Connection(f"127.0.0.1:{porter.port}")
+    connection = GatewayConnection(f"127.0.0.1:{porter.port}")
     for text in ("old", "new"):
         other = tmp_path / "other"
         other.write_text(text)
@@ -225,14 +225,14 @@ def test_variable_allows_plain_connections(monkeypatch: pytest.MonkeyPatch) -> N
     for text in ("", "0"):
         monkeypatch.setenv(tokens.IN_PLAIN_VARIABLE, text)
         with pytest.raises(InvalidArgument):
-            Connection("db.example:9800")
+            GatewayConnection("db.example:9800")
     monkeypatch.setenv(tokens.IN_PLAIN_VARIABLE, "1")
-    Connection("db.example:9800")
+    GatewayConnection("db.example:9800")
 
 
 @pytest.mark.parametrize("text", ["", "with a blank", "line\nbreak", "ümlaut", "x" * 20_000])
 def test_invalid_token_is_refused_and_not_shown(text: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
-        Connection("localhost:9800", text)
+        GatewayConnection("localhost:9800", text)
     assert not text or text not in str(caught.value)
     assert "t0ken" not in repr(Token("t0ken"))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 from duetime_spark.jobs.backlog import transform
-from duetime_spark.jobs.context import Context
+from duetime_spark.jobs.context import JobContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -41,7 +41,7 @@ def frame(spark: SparkSession, table: str, rows: Iterable[dict[str, Any]]) -> Da
     return spark.createDataFrame(pa.table(columns, to_arrow_schema(StructType.fromDDL(SCHEMAS[table]))))
 
 
-def context(spark: SparkSession, tables: dict[str, list[dict[str, Any]]], **settings: Any) -> Context:
+def context(spark: SparkSession, tables: dict[str, list[dict[str, Any]]], **settings: Any) -> JobContext:
     """A job's context over tables made by hand; those that are not named are empty."""
 
     def table(name: str, columns: str) -> DataFrame:
@@ -52,5 +52,5 @@ def context(spark: SparkSession, tables: dict[str, list[dict[str, Any]]], **sett
 
     names = [column.split()[0] for column in SCHEMAS["lanes"].split(", ")]
     lanes = [{name: row.get(name) for name in names} for row in tables.get("lanes", [])]
-    made = Context(spark, table, sorted(lanes, key=lambda row: (row["shard"], row["level"])), **settings)
+    made = JobContext(spark, table, sorted(lanes, key=lambda row: (row["shard"], row["level"])), **settings)
     return made

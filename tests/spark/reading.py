@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from duetime_format import layout, record
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from duetime_format.properties import decode_properties
 from duetime_format.record import Record
@@ -37,7 +37,7 @@ def walk(root: Path, end: int | None = None) -> Iterator[Record]:
 def _record(data: bytes, base: int, at: int) -> Record | None:
     try:
         found = record.decode(data, at)
-    except Damaged:
+    except DamagedBytes:
         return None
     return found if found.position == base + at else None
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from duetime_spark.jobs.audit import BUCKET, Audit, AuditViolation, Bucket, Proof
+from duetime_spark.jobs.audit import BUCKET, AuditJobResult, AuditViolation, OffsetBucket, Proof
 from duetime_spark.jobs.auditing import run
 from pyspark.sql import SparkSession
 
@@ -36,7 +36,7 @@ def copy(level: int, offset: int, topic: str = "orders", **fields: Any) -> dict[
     return {**place, **mark, "id": f"ID{offset}", "stored_at_ms": DUE + offset + 3, **fields}
 
 
-def audit(spark: SparkSession, lanes: Rows, queue_entries: Rows, messages: Rows, **others: Rows) -> Audit:
+def audit(spark: SparkSession, lanes: Rows, queue_entries: Rows, messages: Rows, **others: Rows) -> AuditJobResult:
     tables = {"lanes": lanes, "queue_entries": queue_entries, "messages": messages, **others}
     return run(context(spark, tables))
 
@@ -209,10 +209,10 @@ def test_copies_above_the_watermark_do_not_pend(spark: SparkSession) -> None:
     "offsets", [[0], [5], [5, 6, 7], [BUCKET - 2, BUCKET - 1], list(range(3 * BUCKET, 3 * BUCKET + 40))]
 )
 def test_a_whole_bucket_is_known_by_its_sums(offsets: list[int]) -> None:
-    def bucket(found: list[int]) -> Bucket:
+    def bucket(found: list[int]) -> OffsetBucket:
         inside = [offset % BUCKET for offset in found]
         sums = (len(found), sum(inside), sum(at * at for at in inside))
-        return Bucket(*sums, digest=0, first=min(found), last=max(found))
+        return OffsetBucket(*sums, digest=0, first=min(found), last=max(found))
 
     assert bucket(offsets).is_whole
     assert not bucket([*offsets, offsets[0]]).is_whole

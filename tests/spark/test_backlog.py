@@ -3,7 +3,7 @@
 from typing import Any
 
 from duetime_spark.jobs import backlog
-from duetime_spark.jobs.backlog import DueCount, Pending
+from duetime_spark.jobs.backlog import DuePeriodCount, PendingSummary
 from pyspark.sql import SparkSession
 
 from tests.spark.frames import context
@@ -36,9 +36,9 @@ def test_pending_is_summed_by_shard_level_and_topic(spark: SparkSession) -> None
     ]
     found = backlog.run(context(spark, {"pending": entries, "lanes": [lane(), lane(shard=1)]}))
     assert found.pending == [
-        Pending(0, 1, "orders", 4, 350, NOW - 5_000, 2, 5_000, NOW + 1),
-        Pending(0, 2, "bills", 1, 100, NOW + 7, 0, 0, NOW + 7),
-        Pending(1, 1, "orders", 1, 100, NOW + 9, 0, 0, NOW + 9),
+        PendingSummary(0, 1, "orders", 4, 350, NOW - 5_000, 2, 5_000, NOW + 1),
+        PendingSummary(0, 2, "bills", 1, 100, NOW + 7, 0, 0, NOW + 7),
+        PendingSummary(1, 1, "orders", 1, 100, NOW + 9, 0, 0, NOW + 9),
     ]
     assert (found.pending_count, found.pending_bytes, found.overdue_count) == (6, 550, 2)
     assert (found.overdue_by_ms, found.next_due_at_ms, found.now_ms) == (5_000, NOW + 1, NOW)
@@ -58,16 +58,16 @@ def test_the_future_is_counted_by_minute_and_by_hour(spark: SparkSession) -> Non
     ]
     found = backlog.run(context(spark, {"pending": entries, "lanes": [lane()]}))
     assert found.due_minutes == [
-        DueCount(NOW, 1, 1, 100),
-        DueCount(NOW + MINUTE, 1, 1, 100),
-        DueCount(NOW + MINUTE, 2, 1, 7),
-        DueCount(NOW + 24 * HOUR - MINUTE, 1, 1, 100),
+        DuePeriodCount(NOW, 1, 1, 100),
+        DuePeriodCount(NOW + MINUTE, 1, 1, 100),
+        DuePeriodCount(NOW + MINUTE, 2, 1, 7),
+        DuePeriodCount(NOW + 24 * HOUR - MINUTE, 1, 1, 100),
     ]
     hour = NOW // HOUR * HOUR
     assert found.due_hours == [
-        DueCount(hour, 1, 2, 200),
-        DueCount(hour, 2, 1, 7),
-        DueCount(hour + 24 * HOUR, 1, 2, 200),
+        DuePeriodCount(hour, 1, 2, 200),
+        DuePeriodCount(hour, 2, 1, 7),
+        DuePeriodCount(hour + 24 * HOUR, 1, 2, 200),
     ]
     assert found.later_count == 1
 
@@ -95,8 +95,8 @@ def test_entries_that_left_meanwhile_are_counted(spark: SparkSession) -> None:
     left = {"shard": 0, "level": 1, "topic": None, "size": None, "due_at_ms": None}
     found = backlog.run(context(spark, {"pending": [left, left, entry(1, NOW + 5)], "lanes": [lane()]}))
     assert found.pending == [
-        Pending(0, 1, None, 2, 0, None, 0, 0, None),
-        Pending(0, 1, "orders", 1, 100, NOW + 5, 0, 0, NOW + 5),
+        PendingSummary(0, 1, None, 2, 0, None, 0, 0, None),
+        PendingSummary(0, 1, "orders", 1, 100, NOW + 5, 0, 0, NOW + 5),
     ]
     assert (found.pending_count, found.later_count, found.forecast.needed_at_ms) == (3, 0, NOW)
 

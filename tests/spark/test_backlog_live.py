@@ -12,7 +12,7 @@ from duetime.v1 import gateway_pb2_grpc, pending_pb2
 from duetime_core.rpc.serving import make_channel
 from duetime_core.testing import Cluster
 from duetime_spark.moment import take_moment
-from duetime_spark.running import Order, run
+from duetime_spark.running import JobOptions, run
 from pyspark.sql import SparkSession
 
 MINUTE_MS = 60_000
@@ -55,7 +55,7 @@ async def test_backlog_by_minute_is_the_stores(spark: SparkSession, tmp_path: Pa
             await cluster.advance("65s")
             request = pending_pb2.BacklogRequest()
             told = await stub.Backlog(request, timeout=60)
-            order = Order("backlog", now_ms=cluster.clock.now_ms())
+            order = JobOptions("backlog", now_ms=cluster.clock.now_ms())
             found = await asyncio.to_thread(lambda order=order: run(spark, order, take_moment([source])).to_dict())
             by_topic: Counter[tuple[int, str]] = Counter()
             by_minute: Counter[tuple[int, int]] = Counter()

@@ -10,7 +10,7 @@ from duetime_core.testing import Cluster
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.units import UNIT
 from duetime_spark.moment import take_moment
-from duetime_spark.running import Order, run
+from duetime_spark.running import JobOptions, run
 from pyspark.sql import SparkSession
 
 COUNT = 40
@@ -56,7 +56,7 @@ def head(root: Path) -> dict[str, Any]:
 
 
 def result(spark: SparkSession, job: str, root: Path, *, is_strict: bool = False) -> dict[str, Any]:
-    return run(spark, Order(job, is_strict=is_strict), take_moment([str(root)])).to_dict()
+    return run(spark, JobOptions(job, is_strict=is_strict), take_moment([str(root)])).to_dict()
 
 
 def without_words(findings: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 from duetime_spark.jobs import dead_letters, retries
-from duetime_spark.jobs.dead_letters import Sample, masked
+from duetime_spark.jobs.dead_letters import DeadLetterSample, masked
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -45,7 +45,7 @@ def test_similar_dead_letters_are_one_group(spark: SparkSession) -> None:
     first = found.groups[0]
     assert (first.first_at_ms, first.last_at_ms) == (NOW, NOW + 4)
     assert first.samples == [
-        Sample(f"ID{at}", 0, 0, at, NOW + at, f"no account {at} in 'table-{at}'") for at in (4, 3, 2)
+        DeadLetterSample(f"ID{at}", 0, 0, at, NOW + at, f"no account {at} in 'table-{at}'") for at in (4, 3, 2)
     ]
 
 
@@ -77,7 +77,7 @@ def test_retries_report_the_attempts_per_success(spark: SparkSession) -> None:
     rows += ended("open", 1) + ended("returned", 1) + ended("dead", 4) + ended("failed", 1, group="mail")
     found = retries.run(context(spark, {"deliveries": rows}))
     billing, mail = found.groups
-    assert billing == retries.Retries(
+    assert billing == retries.RetrySummary(
         "billing", "orders", 15, 8, 2, 2, 1, 1, 1, 5, 0.3333, 1.625, by_attempt={1: 6, 3: 2}
     )
     assert (mail.group, mail.attempts_per_success, mail.wasted_share) == ("mail", None, 1.0)

@@ -5,10 +5,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from duetime_core.ondisk.scan import Blank, DamagedRecord, Skipped, scan_runs
 from duetime_format import layout, record
 from duetime_format.batches import mark as batch_mark
 from duetime_format.record import Record
+from duetime_shard.walk import DamagedRecord, SegmentBlank, SkippedBytes, scan_runs
 from duetime_spark.decoding import decode
 from duetime_spark.decoding.decode import DEFAULT_COLUMNS, SCHEMA, Decoder, batches
 from duetime_spark.decoding.rows import PythonRows, TwinRows
@@ -112,9 +112,9 @@ def test_a_segment_is_judged_as_a_walk_of_the_store_judges_it(
     for item in scan_runs(Segment(data), BASE):  # type: ignore[arg-type]
         if isinstance(item, DamagedRecord):
             rows.append((item.position, item.record.size, item.damage))
-        elif isinstance(item, Skipped):
+        elif isinstance(item, SkippedBytes):
             skipped.append((item.position, item.size))
-        elif not isinstance(item, Blank):
+        elif not isinstance(item, SegmentBlank):
             rows += [(*pair, None) for pair in zip(item.positions.tolist(), item.sizes.tolist(), strict=True)]
     told = [(row["position"], row["size"], row["damage"]) for row in table.to_pylist()]
     assert told == rows
@@ -291,7 +291,7 @@ def test_a_truncated_file_is_reported(make: Callable[..., Any]) -> None:
         found = list(batches(lambda position, length: short[position - BASE :][:length], BASE, decoder, end, end))
     assert sum(batch.num_rows for batch in found) == 1
     assert decoder.skipped == [
-        Skipped(
+        SkippedBytes(
             BASE + sizes[0], end - BASE - sizes[0], f"the file ends within its segment, at position {BASE + len(short)}"
         )
     ]

@@ -14,11 +14,11 @@ import pytest
 from duetime.v1 import consumer_pb2, gateway_pb2
 from duetime_core.testing import Cluster
 from duetime_format import receipts
-from duetime_format.errors import Damaged
-from duetime_format.events import Key
+from duetime_format.errors import DamagedBytes
+from duetime_format.events import PlaceKey
 from duetime_format.names import GROUPS_TOPIC
 from duetime_spark.decoding.deliveries import ENDS, SCHEMA, Deliveries, Spans, rows_of
-from duetime_store.groups.holds import Lease, Place
+from duetime_store.groups.holds import GroupPlace, Lease
 from duetime_store.groups.journal import GroupJournal
 from duetime_store.log.journal import Journal, bodies
 from hypothesis import given
@@ -229,14 +229,14 @@ async def test_ordered_leases_and_a_store_that_starts_again(group: Group) -> Non
 
 # --- event by event -----------------------------------------------------------------------------------------------
 
-KEY = Key("g", "orders", "orders", 3)
+KEY = PlaceKey("g", "orders", "orders", 3)
 
 
 class Told:
     """A journal by hand: one place, each call a record; records are stored at 1000, 1001, ..."""
 
     def __init__(self) -> None:
-        self.place = Place(KEY, 9, 0)
+        self.place = GroupPlace(KEY, 9, 0)
         self.records: list[tuple[bytes, int]] = []
 
     def lease(self, number: int, received_at_ms: int, **flags: bool) -> Lease:
@@ -352,12 +352,12 @@ def test_events_that_no_store_writes_are_damage() -> None:
     told.give(told.lease(77, 50), [1])
     body = bytearray(told.records[0][0])
     body[-4:] = b"\xff\xff\xff\xff"
-    with pytest.raises(Damaged, match="an event of 4294967295 messages"):
+    with pytest.raises(DamagedBytes, match="an event of 4294967295 messages"):
         Deliveries().feed(bytes(body), 0)
     body[-12:] = (1 << 63).to_bytes(8, "big") + b"\0\0\0\1"
-    with pytest.raises(Damaged, match="from offset -"):
+    with pytest.raises(DamagedBytes, match="from offset -"):
         Deliveries().feed(bytes(body), 0)
-    with pytest.raises(Damaged, match="version 9"):
+    with pytest.raises(DamagedBytes, match="version 9"):
         Deliveries().feed(b"\x09\0\0", 0)
 
 

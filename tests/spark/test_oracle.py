@@ -15,7 +15,7 @@ from duetime_format import record
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.properties import decode_properties
 from duetime_spark.moment import take_moment
-from duetime_spark.running import Order, run, tables
+from duetime_spark.running import JobOptions, run, tables
 from pyspark.sql import SparkSession
 
 from tests.spark.reading import Log, id_of, percentile
@@ -50,7 +50,7 @@ def job(spark: SparkSession, moment: Moment) -> Callable[..., Found]:
 
     @cache
     def result(name: str, **options: Any) -> Found:
-        return run(spark, Order(name, **options), at).to_dict()
+        return run(spark, JobOptions(name, **options), at).to_dict()
 
     return result
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from duetime_spark.moment import take_moment
-from duetime_spark.running import Order, run
+from duetime_spark.running import JobOptions, run
 from pyspark.sql import SparkSession
 
 from tests.spark.reading import log_of
@@ -19,7 +19,7 @@ Found = dict[str, Any]
 
 
 def result(spark: SparkSession, job: str, sources: list[str], **options: Any) -> Found:
-    return run(spark, Order(job, **options), take_moment(sources)).to_dict()
+    return run(spark, JobOptions(job, **options), take_moment(sources)).to_dict()
 
 
 def without_names(found: Found) -> Found:

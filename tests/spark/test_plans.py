@@ -6,10 +6,10 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 import pytest
-from duetime_core.ondisk.folder import LocalFiles
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.names import SCHEDULE_TOPIC
-from duetime_spark.shards.snapshot import Shard, take_snapshot
+from duetime_shard.disk import LocalFiles
+from duetime_spark.shards.snapshot import ShardImage, take_snapshot
 from duetime_spark.shards.units import first_at, read_units
 from duetime_spark.source import Task
 from duetime_spark.tables import messages, pending, queue_entries, schemas
@@ -23,11 +23,11 @@ PENDING = 20_000
 
 
 @pytest.fixture(scope="module")
-def shard(tmp_path_factory: pytest.TempPathFactory) -> Shard:
+def shard(tmp_path_factory: pytest.TempPathFactory) -> ShardImage:
     root = tmp_path_factory.mktemp("made") / "store"
     make(root, PENDING, segment_bytes=MIB)
     files = LocalFiles(root)
-    return Shard(files, take_snapshot(files, DelayLevels.parse(DEFAULT_DELAY_LEVELS)))
+    return ShardImage(files, take_snapshot(files, DelayLevels.parse(DEFAULT_DELAY_LEVELS)))
 
 
 def read(tasks: Sequence[Task]) -> list[dict[str, object]]:
@@ -35,7 +35,7 @@ def read(tasks: Sequence[Task]) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("rows", [300, 7_000, 1_000_000])
-def test_each_pending_entry_is_in_one_task(shard: Shard, rows: int) -> None:
+def test_each_pending_entry_is_in_one_task(shard: ShardImage, rows: int) -> None:
     tasks = pending.plan([shard], schemas.PENDING, RowFilter(), rows)
     assert len(tasks) >= min(PENDING // rows, 1)
     found = read(tasks)
@@ -43,13 +43,13 @@ def test_each_pending_entry_is_in_one_task(shard: Shard, rows: int) -> None:
     assert {row["topic"] for row in found} == set(TOPICS)
 
 
-def test_a_task_reads_one_stretch_of_the_log(shard: Shard) -> None:
+def test_a_task_reads_one_stretch_of_the_log(shard: ShardImage) -> None:
     tasks = pending.plan([shard], schemas.PENDING, RowFilter(), 2_000)
     spans = [[row["position"] for row in read([task])] for task in tasks]
     assert all(max(before) < min(behind) for before, behind in pairwise(spans))
 
 
-def test_the_first_record_at_a_position_is_found(shard: Shard) -> None:
+def test_the_first_record_at_a_position_is_found(shard: ShardImage) -> None:
     queue = next(one for one in shard.snapshot.queues if one.topic == SCHEDULE_TOPIC)
     low, high = queue.min_offset, queue.max_offset
     places = [int(read_units(shard.files, queue, offset, 1)["position"][0]) for offset in range(low, low + 3)]
@@ -59,7 +59,7 @@ def test_the_first_record_at_a_position_is_found(shard: Shard) -> None:
         assert first_at(shard.files, queue, low, high, place + 1)[0] == offset + 1
 
 
-def test_each_record_is_in_one_task(shard: Shard) -> None:
+def test_each_record_is_in_one_task(shard: ShardImage) -> None:
     schema = schemas.chosen("messages", ["position", "size"])
     tasks = messages.plan([shard], schema, RowFilter(), 100_000)
     assert len(tasks) > 20
@@ -75,7 +75,7 @@ def test_each_record_is_in_one_task(shard: Shard) -> None:
         [LessThan(("position",), 2_000_000), GreaterThanOrEqual(("position",), 1_500_000)],
     ],
 )
-def test_unneeded_records_are_hardly_read(shard: Shard, filters: list[Filter]) -> None:
+def test_unneeded_records_are_hardly_read(shard: ShardImage, filters: list[Filter]) -> None:
     schema = schemas.chosen("messages", ["shard", "position", "stored_at_ms"])
     everything = read(messages.plan([shard], schema, RowFilter(), 100_000))
     expected = [row for row in everything if all(_holds(one, row) for one in filters)]
@@ -85,7 +85,7 @@ def test_unneeded_records_are_hardly_read(shard: Shard, filters: list[Filter]) -
     assert sum(ranges) <= (len(expected) / PENDING + 0.1) * shard.snapshot.end
 
 
-def test_unneeded_dues_are_not_read(shard: Shard) -> None:
+def test_unneeded_dues_are_not_read(shard: ShardImage) -> None:
     filters = [LessThan(("due_at_ms",), FIRST_MS + 60_000), In(("level",), (1, 2, 18))]
     found = pending.plan([shard], schemas.chosen("pending", ["level", "due_at_ms"]), RowFilter.of(filters), 100)
     rows = read(found)
@@ -115,7 +115,7 @@ def test_unneeded_rows_are_dropped(filters: list[Filter], kept: Callable[[dict[s
     assert 0 < found.num_rows < len(rows)
 
 
-def test_entries_of_other_queues_are_not_read(shard: Shard) -> None:
+def test_entries_of_other_queues_are_not_read(shard: ShardImage) -> None:
     row_filter = RowFilter.of([Not(EqualTo(("topic",), SCHEDULE_TOPIC))])
     assert queue_entries.plan([shard], schemas.QUEUE_ENTRIES, row_filter, 1_000) == []
     positions = np.array([6, 7, 8])

@@ -11,9 +11,9 @@ from duetime.v1 import reports_pb2 as pb
 from duetime_core.rpc.serving import make_channel
 from duetime_core.testing import Cluster
 from duetime_spark.cli import main
-from duetime_spark.jobs.lateness import LatenessFound
+from duetime_spark.jobs.lateness import LatenessJobResult
 from duetime_spark.moment import Moment
-from duetime_spark.running import JobOutcome, Order
+from duetime_spark.running import JobOptions, JobOutcome
 from duetime_spark.summaries import summary_of
 
 FIGURES = ("accepted", "expired", "pending", "restored", "dead", "cancelled", "replaced", "missing", "early")
@@ -61,7 +61,7 @@ async def test_figures_of_all_jobs_reach_clients_of_the_gateway(
 
 
 def test_lateness_of_nothing_is_nothing() -> None:
-    found = LatenessFound(100, None, [], [], [], 0, undated_count=3)
-    outcome = JobOutcome(Order("lateness"), Moment((), "", "", ()), found, [{"shard": 0}])
+    found = LatenessJobResult(100, None, [], [], [], 0, undated_count=3)
+    outcome = JobOutcome(JobOptions("lateness"), Moment((), "", "", ()), found, [{"shard": 0}])
     summary = summary_of(outcome)
     assert (summary["count"], summary["p99_ms"], summary["undated_count"], summary["damage_count"]) == (0, 0, 3, 1)

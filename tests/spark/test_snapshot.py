@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from duetime_core.ondisk import state
-from duetime_core.ondisk.folder import Files, LocalFiles
 from duetime_format.lanes import is_timer_lane
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.units import FILLER_SIZE, UNIT, UNIT_TYPE
+from duetime_shard import shard as state
+from duetime_shard.disk import LocalFiles, ShardFiles
 from duetime_spark.shards.files import FsspecFiles, GrpcFiles
-from duetime_spark.shards.snapshot import Shard, Snapshot, open_shards, take_snapshot, take_snapshots
+from duetime_spark.shards.snapshot import ShardImage, ShardSnapshot, open_shards, take_snapshot, take_snapshots
 from duetime_spark.shards.units import window_of
 from duetime_spark.tables import pending, schemas
 from duetime_spark.tables.filters import RowFilter
@@ -33,7 +33,7 @@ LEVELS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
 Units = dict[tuple[str, int], dict[int, tuple[int, int, int]]]
 
 
-def units_of(files: Files, snapshot: Snapshot) -> Units:
+def units_of(files: ShardFiles, snapshot: ShardSnapshot) -> Units:
     """All units that tasks would read, by queue and offset; without fillers."""
     found: Units = {}
     for queue in snapshot.queues:
@@ -46,7 +46,7 @@ def units_of(files: Files, snapshot: Snapshot) -> Units:
     return found
 
 
-def assert_is_the_whole_log(root: Path, snapshot: Snapshot, files: Files | None = None) -> None:
+def assert_is_the_whole_log(root: Path, snapshot: ShardSnapshot, files: ShardFiles | None = None) -> None:
     """The snapshot equals the log."""
     whole = state.read(root, LEVELS)
     queues = {(queue.topic, queue.queue): (queue.min_offset, queue.max_offset) for queue in snapshot.queues}
@@ -64,7 +64,7 @@ def assert_is_the_whole_log(root: Path, snapshot: Snapshot, files: Files | None 
     assert units_of(files or LocalFiles(root), snapshot) == expected
 
 
-def taken(root: Path) -> Snapshot:
+def taken(root: Path) -> ShardSnapshot:
     return take_snapshot(LocalFiles(root), LEVELS)
 
 
@@ -122,7 +122,7 @@ def test_units_that_a_power_cut_took_are_made_from_the_log(tmp_path: Path) -> No
     assert not snapshot.is_whole
     assert any(queue.made_offsets for queue in snapshot.queues)
     assert_is_the_whole_log(store.root, snapshot)
-    again = Snapshot.from_dict(json.loads(json.dumps(snapshot.to_dict())))
+    again = ShardSnapshot.from_dict(json.loads(json.dumps(snapshot.to_dict())))
     assert again == snapshot
 
 
@@ -210,7 +210,7 @@ def test_shards_with_one_number_get_their_own(tmp_path: Path) -> None:
 # --- stores that run ------------------------------------------------------------------------------------------------
 
 
-def waits(shard: Shard) -> list[dict[str, object]]:
+def waits(shard: ShardImage) -> list[dict[str, object]]:
     """The rows of table `pending`."""
     tasks = pending.plan([shard], schemas.PENDING, RowFilter(), 500)
     return [row for task in tasks for batch in task.batches() for row in batch.to_pylist()]
@@ -229,7 +229,7 @@ async def test_snapshot_is_right_during_retention(tmp_path: Path) -> None:
             lanes = {lane.level: (lane.watermark, lane.max_offset) for lane in snapshot.lanes}
             own = [lane for lane in store.node.store.lanes if not is_timer_lane(lane.number)]
             assert lanes == {lane.number: (lane.watermark, lane.queue.max_offset) for lane in own}
-            assert len(waits(Shard(LocalFiles(root), snapshot))) == 50 * (number + 1)
+            assert len(waits(ShardImage(LocalFiles(root), snapshot))) == 50 * (number + 1)
 
 
 async def test_reading_continues_while_the_log_is_deleted(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ async def test_reading_continues_while_the_log_is_deleted(tmp_path: Path) -> Non
         root = store.settings.data_dir
         await store.put(*(sent(f"P{index}", level=2) for index in range(300)))
         await store.fill(2_500)
-        before = Shard(LocalFiles(root), taken(root))
+        before = ShardImage(LocalFiles(root), taken(root))
         await store.expire()
         assert store.segments[0] > 0
         moved = waits(before)
@@ -250,7 +250,7 @@ async def test_reading_continues_while_the_log_is_deleted(tmp_path: Path) -> Non
         await store.expire()
         left = waits(before)
         assert sorted(row["offset"] for row in left) == list(range(300))
-        assert len(waits(Shard(LocalFiles(root), taken(root)))) == 0
+        assert len(waits(ShardImage(LocalFiles(root), taken(root)))) == 0
 
 
 async def test_snapshots_under_traffic_hold_together(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ async def test_snapshots_under_traffic_hold_together(tmp_path: Path) -> None:
 
         def take_moment() -> int:
             snapshot = taken(root)
-            rows = waits(Shard(LocalFiles(root), snapshot))
+            rows = waits(ShardImage(LocalFiles(root), snapshot))
             assert len({(row["level"], row["offset"]) for row in rows}) == len(rows)
             assert len(rows) == sum(lane.pending for lane in snapshot.lanes)
             assert all(row["topic"] == "orders" for row in rows if row["position"] is not None)
@@ -295,7 +295,7 @@ async def test_running_store_gives_the_same_by_export(tmp_path: Path) -> None:
             (shard,) = open_shards([f"grpc://127.0.0.1:{store.node.port}"])
             assert isinstance(shard.files, GrpcFiles)
             assert_is_the_whole_log(root, shard.snapshot, shard.files)
-            local = Shard(LocalFiles(root), shard.snapshot)
+            local = ShardImage(LocalFiles(root), shard.snapshot)
             assert waits(pickle.loads(pickle.dumps(shard))) == waits(local)
             assert shard.files.content("commitlog/" + "9" * 20) is None
             shard.files.close()

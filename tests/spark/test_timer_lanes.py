@@ -5,14 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from duetime_core.ondisk.folder import LocalFiles
 from duetime_format import ends, record
 from duetime_format.levels import DelayLevels
 from duetime_format.names import CANCELLED_TOPIC
 from duetime_format.record import Record, encode
 from duetime_format.units import UNIT_TYPE, dues_of
+from duetime_shard.disk import LocalFiles
 from duetime_spark.decoding.decode import Decoder
-from duetime_spark.shards.snapshot import Shard, Snapshot, take_snapshot
+from duetime_spark.shards.snapshot import ShardImage, ShardSnapshot, take_snapshot
 from duetime_spark.tables import ends as table_of_ends
 from duetime_spark.tables import pending, schemas
 from duetime_spark.tables.filters import Bounds, RowFilter
@@ -28,9 +28,9 @@ LANE = 1_000
 
 def rows_of(root: Path, table: str = "pending", rows: int = 50) -> list[dict[str, object]]:
     files = LocalFiles(root)
-    snapshot = Snapshot.from_dict(take_snapshot(files, LEVELS).to_dict())
+    snapshot = ShardSnapshot.from_dict(take_snapshot(files, LEVELS).to_dict())
     plan = table_of_ends.plan if table == "ends" else lambda *given: pending.plan(*given, rows)
-    tasks = plan([Shard(files, snapshot)], schemas.SCHEMAS[table], RowFilter())
+    tasks = plan([ShardImage(files, snapshot)], schemas.SCHEMAS[table], RowFilter())
     return [row for task in tasks for found in task.batches() for row in found.to_pylist()]
 
 
@@ -115,7 +115,7 @@ def test_filters_reach_timer_lanes(tmp_path: Path) -> None:
     for number in range(6):
         log.timer(f"id{number}", START_MS + 1_000 * number, queue=number % 2)
     files = LocalFiles(log.write())
-    shard = Shard(files, take_snapshot(files, LEVELS))
+    shard = ShardImage(files, take_snapshot(files, LEVELS))
     row_filter = RowFilter()
     row_filter.columns["due_at_ms"] = Bounds(low=START_MS + 2_000)
     tasks = pending.plan([shard], schemas.PENDING, row_filter, 2)

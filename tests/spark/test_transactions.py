@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from duetime_core.ondisk import halves
-from duetime_core.ondisk.folder import LocalFiles
-from duetime_core.ondisk.state import read
 from duetime_format.halves import COMMITTED, ROLLED_BACK, end_tag
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_shard import halves
+from duetime_shard.disk import LocalFiles
+from duetime_shard.shard import read
 from duetime_spark.jobs.audit_transactions import (
     COMMITTED_TWICE,
     NO_MESSAGE,
@@ -19,8 +19,8 @@ from duetime_spark.jobs.audit_transactions import (
 from duetime_spark.moment import take_moment
 from duetime_spark.pages import print_outcome
 from duetime_spark.report import page
-from duetime_spark.running import Order, run
-from duetime_spark.shards.snapshot import Shard, Snapshot, take_snapshot
+from duetime_spark.running import JobOptions, run
+from duetime_spark.shards.snapshot import ShardImage, ShardSnapshot, take_snapshot
 from duetime_spark.tables import schemas, transactions
 from duetime_spark.tables.filters import Bounds, RowFilter
 from pyspark.sql import SparkSession
@@ -34,9 +34,9 @@ LEVELS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
 
 def rows_of(root: Path, table: str, row_filter: RowFilter | None = None) -> list[dict[str, Any]]:
     files = LocalFiles(root)
-    snapshot = Snapshot.from_dict(take_snapshot(files, LEVELS).to_dict())
+    snapshot = ShardSnapshot.from_dict(take_snapshot(files, LEVELS).to_dict())
     plan = transactions.plan if table == "transactions" else transactions.plan_ends
-    tasks = plan([Shard(files, snapshot)], schemas.SCHEMAS[table], row_filter or RowFilter())
+    tasks = plan([ShardImage(files, snapshot)], schemas.SCHEMAS[table], row_filter or RowFilter())
     return [row for task in tasks for found in task.batches() for row in found.to_pylist()]
 
 
@@ -97,7 +97,7 @@ def test_brokers_open_transactions_are_those_that_a_store_takes_over(name: str, 
 
 def audited(spark: SparkSession, root: Path) -> dict[str, Any]:
     moment = take_moment([str(root)], DEFAULT_DELAY_LEVELS)
-    return run(spark, Order("audit"), moment).to_dict()
+    return run(spark, JobOptions("audit"), moment).to_dict()
 
 
 @pytest.mark.proof

@@ -10,7 +10,7 @@ from duetime_format import record
 from duetime_format.record import Record
 from duetime_format.units import UNIT_TYPE
 from duetime_spark.moment import take_moment
-from duetime_spark.running import Order, run
+from duetime_spark.running import JobOptions, run
 from pyspark.sql import SparkSession
 
 from tests.spark.log_records import encoded
@@ -37,7 +37,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def audit(spark: SparkSession, root: Path) -> dict[str, Any]:
-    return run(spark, Order("audit"), take_moment([str(root)])).to_dict()
+    return run(spark, JobOptions("audit"), take_moment([str(root)])).to_dict()
 
 
 def restored(root: Path, offset: int) -> Record:

@@ -11,34 +11,34 @@ from duetime_core.clock import Clock, Timer
 from duetime_format import record
 from duetime_format.names import TIMER_TOPIC
 from duetime_format.properties import decode_properties, encode_properties
-from duetime_format.restore import Entry, Unrestorable, quarantine, restore
+from duetime_format.restore import PulledEntry, UnrestorableEntry, quarantine, restore
 from duetime_store.files.directory import StoreDirectory
 from duetime_store.files.disk import Disk
 from duetime_store.files.worker import FileWorker
-from duetime_store.lanes.alarm import Alarm, ShardClock
+from duetime_store.lanes.alarm import ClockAlarm, ShardClock
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reading.reader import Reader
-from duetime_store.reading.turns import Turns, Walk
+from duetime_store.reading.turns import ScanTurns, YieldingScan
 from duetime_store.recovery.checkpoint import write as write_checkpoint
 from duetime_store.recovery.idsaving import IdKeeper
-from duetime_store.recovery.recovery import Opened, checkpoint_of, open_store
+from duetime_store.recovery.recovery import OpenedStore, checkpoint_of, open_store
 from duetime_store.settings import StoreSettings
-from duetime_store.writing.staging import Outcome
+from duetime_store.writing.staging import PutOutcome
 from duetime_store.writing.store import Store
 
 from tests.store.here import Here
 from tests.store.running import MIB, Running
 
 
-def unhurried() -> Walk:
+def unhurried() -> YieldingScan:
     """A step that is never over."""
-    walk = Turns(lambda: 1.0).walk()
+    walk = ScanTurns(lambda: 1.0).walk()
     walk.start()
     return walk
 
 
-def reader_of(store: Store, metrics: StoreMetrics, turns: Turns | None = None) -> Reader:
-    return Reader(store.log, store.lanes, store.clock, Alarm(store.clock), metrics, turns or Turns())
+def reader_of(store: Store, metrics: StoreMetrics, turns: ScanTurns | None = None) -> Reader:
+    return Reader(store.log, store.lanes, store.clock, ClockAlarm(store.clock), metrics, turns or ScanTurns())
 
 
 class HandClock(Clock):
@@ -71,7 +71,7 @@ class Shard:
         )
         self.open()
 
-    def open(self) -> Opened:
+    def open(self) -> OpenedStore:
         self.directory = StoreDirectory(self.root, self.disk)
         try:
             self.opened = open_store(self.directory, self.settings, ShardClock(self.clock), Here())
@@ -81,19 +81,19 @@ class Shard:
         self.store = self.opened.store
         return self.opened
 
-    def put(self, *records: bytes, batches: Sequence[int] = ()) -> Outcome:
+    def put(self, *records: bytes, batches: Sequence[int] = ()) -> PutOutcome:
         """Puts records and makes them durable."""
         outcome = self.store.put(b"".join(records), batches)
         self.flush()
         return outcome
 
-    def put_entries(self, *records: bytes, lane: int, first_entry: int) -> Outcome:
+    def put_entries(self, *records: bytes, lane: int, first_entry: int) -> PutOutcome:
         """Puts records for entries of a lane durably."""
         outcome = self.stage_entries(*records, lane=lane, first_entry=first_entry)
         self.flush()
         return outcome
 
-    def stage_entries(self, *records: bytes, lane: int, first_entry: int) -> Outcome:
+    def stage_entries(self, *records: bytes, lane: int, first_entry: int) -> PutOutcome:
         intake = self.store.admit(b"".join(records))
         return self.store.restore(intake, self.store.lanes[lane], first_entry + np.arange(intake.count))
 
@@ -121,7 +121,7 @@ class Shard:
         self.store.log.close()
         self.directory.close()
 
-    def reopen(self) -> Opened:
+    def reopen(self) -> OpenedStore:
         self.crash()
         return self.open()
 
@@ -139,7 +139,7 @@ class Shard:
         found = [self.store.read_record(position, size) for position, size, _ in units.tolist()]
         return [record.decode(data) for data in found if data]
 
-    def restore(self, level: int, first: int, count: int) -> Outcome:
+    def restore(self, level: int, first: int, count: int) -> PutOutcome:
         """Restores entries [first, first + count) as a scheduler does."""
         return self.put_entries(restored(self.store, level, first, count), lane=level, first_entry=first)
 
@@ -148,10 +148,10 @@ def restored(store: Store, level: int, first: int, count: int) -> bytes:
     """Records that a scheduler puts for entries [first, first + count); unrestorable entries are put aside."""
     parts = []
     for number, (position, size, due_at_ms) in enumerate(store.lanes[level].queue.read(first, count).tolist(), first):
-        entry = Entry(level, number, due_at_ms, store.read_record(position, size))
+        entry = PulledEntry(level, number, due_at_ms, store.read_record(position, size))
         try:
             parts.append(restore(entry))
-        except Unrestorable as error:
+        except UnrestorableEntry as error:
             parts.append(quarantine(entry, str(error)))
     return b"".join(parts)
 

@@ -3,12 +3,12 @@
 from collections import Counter
 
 from duetime_format import record
-from duetime_format.errors import Damaged
-from duetime_format.lanes import Place
+from duetime_format.errors import DamagedBytes
+from duetime_format.lanes import LanePlace
 from duetime_format.names import QUARANTINE_TOPIC
 from duetime_format.properties import decode_properties
 from duetime_store.counting.cells import MINUTE_MS
-from duetime_store.counting.tally import Tally, Wanted
+from duetime_store.counting.tally import CountRequest, Tally
 from duetime_store.lanes.order.topics import NO_TOPIC
 from duetime_store.writing.store import Store
 
@@ -18,7 +18,7 @@ Cell = tuple[int, str, int, int]  # lane, topic, start of the span, its width, i
 def cells(store: Store) -> dict[Cell, int]:
     """The table's contents."""
     ledger = store.ledger
-    tally = Tally(ledger.counts.snapshot(), Wanted(), 1_000_000)
+    tally = Tally(ledger.counts.snapshot(), CountRequest(), 1_000_000)
     for _ in tally.add([lane.number for lane in store.lanes]):
         pass
     found = tally.buckets()
@@ -37,14 +37,14 @@ def pending(store: Store) -> list[tuple[int, int, str, int]]:
     """Lane, entry, topic and due time of each pending message, by its unit and record."""
     found = []
     for lane in store.lanes:
-        rows = lane.scan(Place(-1, -1), 1 << 62, 1 << 30)
+        rows = lane.scan(LanePlace(-1, -1), 1 << 62, 1 << 30)
         units = lane.units(rows.entries)
         for entry, due_at_ms, unit in zip(rows.entries.tolist(), rows.dues.tolist(), units.tolist(), strict=True):
             try:
                 # A torn record that still names its topic counts there.
                 properties = record.decode(store.read_record(*unit[:2]), check_crc=False).properties
                 topic = decode_properties(properties).get(record.REAL_TOPIC, QUARANTINE_TOPIC)
-            except Damaged:
+            except DamagedBytes:
                 topic = QUARANTINE_TOPIC
             found.append((lane.number, entry, topic, due_at_ms))
         assert len(rows.entries) == lane.pending_count

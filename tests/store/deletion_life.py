@@ -18,16 +18,16 @@ from typing import Any
 from duetime.v1 import pending_pb2, store_pb2
 from duetime_core.errors import DueTimeError
 from duetime_format import record
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.properties import decode_properties
 from duetime_store.deleting import CLOSE, DELETE, TopicCalls
 from duetime_store.groups.retries import WaitingRetries
-from duetime_store.pending.backlog import Backlog
+from duetime_store.pending.backlog import BacklogCounter
 from duetime_store.pending.surveyor import Surveyor
 from duetime_store.queues.deletions import DeletionKeeper
-from duetime_store.reading.turns import Turns
-from duetime_store.recovery.checkpointer import Keeper
-from duetime_store.recovery.ordersaving import Keepers
+from duetime_store.reading.turns import ScanTurns
+from duetime_store.recovery.checkpointer import CheckpointKeeper
+from duetime_store.recovery.ordersaving import CombinedKeeper
 from duetime_store.writing.staging import OK
 
 from tests.store.conftest import sent
@@ -64,15 +64,15 @@ class DeletionLife(PendingLife):
         self.new: set[str] = set()
         super().__init__(root, dice, mode=mode)
 
-    def make_keeper(self) -> Keeper:
-        return Keepers([super().make_keeper(), DeletionKeeper(self.store.queues.deletions, self.worker)])
+    def make_keeper(self) -> CheckpointKeeper:
+        return CombinedKeeper([super().make_keeper(), DeletionKeeper(self.store.queues.deletions, self.worker)])
 
     def _begin(self) -> None:
         super()._begin()
-        turns = Turns(lambda: 1.0)
+        turns = ScanTurns(lambda: 1.0)
         retries = WaitingRetries(self.store, turns)
         lanes, ledger, clock = self.store.lanes, self.store.ledger, self.store.clock
-        backlog = Backlog(lanes, ledger, clock, Surveyor(lanes, ledger, clock, turns), turns)
+        backlog = BacklogCounter(lanes, ledger, clock, Surveyor(lanes, ledger, clock, turns), turns)
         readers: Any = NoReaders()
         used = self.topics, readers, backlog, retries, self.flusher, self.checkpointer, self.worker
         self.calls_of_topics = TopicCalls(self.store, *used)
@@ -195,7 +195,7 @@ class DeletionLife(PendingLife):
         for queue in self.store.queues.of_topic(TOPIC):
             assert queue.min_offset >= (*self.begins, 0)[queue.queue]
             for position, size, _ in queue.read(queue.min_offset, 1 << 20).tolist():
-                with suppress(Damaged):
+                with suppress(DamagedBytes):
                     found = record.decode(self.store.read_record(position, size))
                     assert decode_properties(found.properties)[record.UNIQ_KEY] not in self.old, "it came back"
 

@@ -3,13 +3,24 @@
 import asyncio
 
 import numpy as np
-from duetime_core.ondisk.lanes import Progress, Restored
 from duetime_format import record, timers
 from duetime_format.lanes import TIMER_LANE_FIRST
 from duetime_format.names import TIMER_TOPIC
 from duetime_format.record import Record
 from duetime_format.units import Ints, Units, are_ended, dues_of
-from duetime_store.lanes.lane import CANCELLED, OWN_DUE, PENDING, RESTORED, Fence, Head, Lane, Place, Rows, States
+from duetime_shard.lanes import LaneProgress, LevelProgress
+from duetime_store.lanes.lane import (
+    CANCELLED,
+    OWN_DUE,
+    PENDING,
+    RESTORED,
+    Fence,
+    LaneHead,
+    LanePlace,
+    PendingRows,
+    ShardLane,
+    States,
+)
 from duetime_store.writing.store import Store
 
 
@@ -22,7 +33,7 @@ def timed(message_id: str, *, delay_ms: int | None = None, deliver_at_ms: int = 
     return record.encode(Record(TIMER_TOPIC, queue, b"body", record.with_crc_mark(text)))
 
 
-def with_timers(store: Store) -> Lane:
+def with_timers(store: Store) -> ShardLane:
     """The store's lane 1000, which is made if it has none."""
     if TIMER_LANE_FIRST not in store.lanes:
         store.queues.counts.grow(TIMER_TOPIC, 1)
@@ -30,7 +41,7 @@ def with_timers(store: Store) -> Lane:
     return store.lanes[TIMER_LANE_FIRST]
 
 
-class ByDue(Lane):
+class ByDue(ShardLane):
     """Sorts all of its units whenever it is asked."""
 
     def __init__(self, store: Store) -> None:
@@ -45,25 +56,25 @@ class ByDue(Lane):
         kept = ~are_ended(tags)[order] & ~np.isin(entries[order], list(gone))
         return entries[order][kept]
 
-    def _places(self, entries: Ints) -> list[Place]:
+    def _places(self, entries: Ints) -> list[LanePlace]:
         dues = dues_of(self.units(entries)["tags"])
-        return [Place(*pair) for pair in zip(dues.tolist(), entries.tolist(), strict=True)]
+        return [LanePlace(*pair) for pair in zip(dues.tolist(), entries.tolist(), strict=True)]
 
     @property
     def cursor(self) -> bytes:
         return b""
 
-    def cursor_after(self, place: Place) -> bytes:
+    def cursor_after(self, place: LanePlace) -> bytes:
         return b"%020d%020d" % place
 
-    def head(self, after: bytes, count: int) -> Head:
+    def head(self, after: bytes, count: int) -> LaneHead:
         entries = self._pending(self._done | self._staged)
         if after:
             later = [self.cursor_after(place) > after for place in self._places(entries)]
             entries = entries[np.array(later, np.bool_)]
-        return Head(entries[:count], self.units(entries[:count]))
+        return LaneHead(entries[:count], self.units(entries[:count]))
 
-    def wake_before(self, head: Head, wake: "asyncio.Future[None]") -> None:
+    def wake_before(self, head: LaneHead, wake: "asyncio.Future[None]") -> None:
         self.queue.wait(wake)
 
     def fence(self, entries: Ints) -> Fence:
@@ -119,8 +130,8 @@ class ByDue(Lane):
     def latest_due_at_ms(self, now_ms: int) -> int:
         return now_ms + (1 << 40)
 
-    def progress(self) -> Progress:
-        return Restored.of(0, 0, self.queue.max_offset, [np.array(sorted(self._done), np.int64)])
+    def progress(self) -> LaneProgress:
+        return LevelProgress.of(0, 0, self.queue.max_offset, [np.array(sorted(self._done), np.int64)])
 
     @property
     def watermark(self) -> int:
@@ -141,10 +152,10 @@ class ByDue(Lane):
     def pending_before(self, entry: int) -> int:
         return self._pending(self._done).tolist().index(entry)
 
-    def scan(self, after: Place, before_ms: int, count: int) -> Rows:
+    def scan(self, after: LanePlace, before_ms: int, count: int) -> PendingRows:
         places = [place for place in self._places(self._pending(self._done)) if after < place < (before_ms, 0)][:count]
         dues, entries = np.array(places, np.int64).reshape(-1, 2).T
-        return Rows(entries, dues, None, None)
+        return PendingRows(entries, dues, None, None)
 
     def count_due(self, by_ms: int) -> int:
         return sum(place.due_at_ms <= by_ms for place in self._places(self._pending(self._done)))

@@ -3,11 +3,11 @@
 import json
 from pathlib import Path
 
-from duetime_core.ondisk.halves import GROUP
 from duetime_format import halves, record
 from duetime_format.names import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
 from duetime_format.properties import decode_properties, encode_properties
 from duetime_format.record import Record, encode
+from duetime_shard.halves import GROUP
 
 START_MS = 1_700_000_000_000
 SEGMENT_BYTES = 1 << 20

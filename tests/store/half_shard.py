@@ -7,12 +7,12 @@ from typing import Any, cast
 import numpy as np
 from duetime.v1 import store_pb2, transactions_pb2
 from duetime_store.metrics import StoreMetrics
-from duetime_store.reading.turns import Turns
-from duetime_store.recovery.recovery import Opened
+from duetime_store.reading.turns import ScanTurns
+from duetime_store.recovery.recovery import OpenedStore
 from duetime_store.transactions import tablefile
-from duetime_store.transactions.ending import Ending, Result
-from duetime_store.transactions.preparing import Prepared, Preparing
-from duetime_store.transactions.results import Results
+from duetime_store.transactions.ending import Result, TransactionResolver
+from duetime_store.transactions.preparing import PreparedHalves, TransactionPreparer
+from duetime_store.transactions.results import SendResultMaker
 from duetime_store.writing.flusher import Flusher
 from duetime_store.writing.store import Store
 from duetime_store.writing.watch import DiskWatch
@@ -33,16 +33,18 @@ class HalfShard(Shard):
 
     halves: dict[str, store_pb2.Half]
 
-    def open(self) -> Opened:
+    def open(self) -> OpenedStore:
         opened = super().open()
         self.table = opened.transactions
         flusher = idle_flusher(self.store)
         timeout_ms = self.settings.transaction_timeout_ms
-        self.preparing = Preparing(self.store, self.table, flusher, timeout_ms=timeout_ms)
-        self.ending = Ending(self.store, self.table, Results(self.store, shard=0), flusher, Turns())
+        self.preparing = TransactionPreparer(self.store, self.table, flusher, timeout_ms=timeout_ms)
+        self.ending = TransactionResolver(
+            self.store, self.table, SendResultMaker(self.store, shard=0), flusher, ScanTurns()
+        )
         return opened
 
-    def prepare(self, *ids: str, **more: Any) -> Prepared:
+    def prepare(self, *ids: str, **more: Any) -> PreparedHalves:
         """Durable on return."""
         prepared = self.preparing.stage(b"".join([half(one, **more) for one in ids]))
         self.flush()

@@ -20,12 +20,12 @@ from typing import Any, TypeVar
 
 from duetime_core.errors import DiskFull, DueTimeError, ReadOnly
 from duetime_format import record
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.lanes import lane_of
 from duetime_format.names import PLANS_TOPIC, QUARANTINE_TOPIC
 from duetime_format.properties import decode_properties
 from duetime_format.record import Record
-from duetime_format.restore import Entry, quarantine, restore
+from duetime_format.restore import PulledEntry, quarantine, restore
 from duetime_format.units import Ints
 from duetime_store.files.directory import StoreDirectory
 from duetime_store.files.reserve import Reserve
@@ -34,16 +34,16 @@ from duetime_store.lanes.alarm import ShardClock
 from duetime_store.metrics import StoreMetrics
 from duetime_store.pending.countkeeper import CountKeeper
 from duetime_store.queues import queuetable
-from duetime_store.queues.queuetable import TableFile
+from duetime_store.queues.queuetable import QueueTableFile
 from duetime_store.queues.topics import TopicFile
-from duetime_store.recovery.checkpointer import Checkpointer, Keeper
+from duetime_store.recovery.checkpointer import Checkpointer, CheckpointKeeper
 from duetime_store.recovery.idsaving import IdKeeper
-from duetime_store.recovery.ordersaving import Keepers, OrderKeeper
+from duetime_store.recovery.ordersaving import CombinedKeeper, OrderKeeper
 from duetime_store.recovery.recovery import open_store
 from duetime_store.settings import StoreSettings
 from duetime_store.writing.flusher import Flusher
 from duetime_store.writing.late import LateWriter
-from duetime_store.writing.staging import DUPLICATE, OK, Outcome
+from duetime_store.writing.staging import DUPLICATE, OK, PutOutcome
 from duetime_store.writing.store import Store
 from duetime_store.writing.watch import DiskWatch
 from prometheus_client import CollectorRegistry
@@ -146,9 +146,11 @@ class Life(Promising):
         self.watch = DiskWatch(self.store, self.late, worker, reserve, self.clock, metrics, used_max=1)
         self.flusher = Flusher(self.store, self.watch, self.here, self.clock, metrics, sync=self.sync, interval_ms=500)
         self.topics = TopicFile(self.store.queues.counts, worker, self.clock)
-        table = TableFile(self.disk, self.root / queuetable.FILE, directory.queues, opened.table)
+        table = QueueTableFile(self.disk, self.root / queuetable.FILE, directory.queues, opened.table)
         ids = IdKeeper(self.store.recent, self.store.log, worker)
-        keeper = Keepers([self.make_keeper(), CountKeeper(self.store.ledger, self.store.log, worker), ids, self.topics])
+        keeper = CombinedKeeper(
+            [self.make_keeper(), CountKeeper(self.store.ledger, self.store.log, worker), ids, self.topics]
+        )
         self.checkpointer = Checkpointer(
             *(self.store, worker, self.flusher, table, keeper, metrics), interval_ms=1, log_bytes=MIB
         )
@@ -156,7 +158,7 @@ class Life(Promising):
         directory.mark_serving()
         self.run(self.watch.inspect())
 
-    def make_keeper(self) -> Keeper:
+    def make_keeper(self) -> CheckpointKeeper:
         return OrderKeeper(self.store.lanes, self.store.log, self.worker)
 
     def _end(self) -> None:
@@ -275,7 +277,7 @@ class Life(Promising):
         """Repeats some answered sends: nothing is stored twice, and the answer equals the first one."""
         ids = self.dice.sample(known := answered(self.messages, TOPICS, self.others), min(count, len(known)))
         with suppress(DiskFull, ReadOnly):
-            outcome = self.store.put(b"".join(self._again(ids))) if ids else Outcome([])
+            outcome = self.store.put(b"".join(self._again(ids))) if ids else PutOutcome([])
             places = zip(outcome.statuses, outcome.queue_offsets, strict=True)
             assert [*places] == [(DUPLICATE, self.messages[one].offset) for one in ids], ids
 
@@ -291,9 +293,9 @@ class Life(Promising):
             data = self.store.read_record(position, size)
             try:
                 record.decode(data)
-                records.append(restore(Entry(level, entry, due_at_ms, data)))
-            except Damaged:
-                records.append(quarantine(Entry(level, entry, due_at_ms, b""), "torn"))
+                records.append(restore(PulledEntry(level, entry, due_at_ms, data)))
+            except DamagedBytes:
+                records.append(quarantine(PulledEntry(level, entry, due_at_ms, b""), "torn"))
         if records:
             self.run(self._restore(records, level, entries, [int(due) for due in units["tags"]]))
 
@@ -440,7 +442,7 @@ class Life(Promising):
                 position, size, _ = queue.read(offset, 1).tolist()[0]
                 try:
                     one = record.decode(self.store.read_record(position, size))
-                except Damaged:
+                except DamagedBytes:
                     one = None
                 yield queue.topic, queue.queue, offset, one
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from duetime_core.errors import DueTimeError
 from duetime_format import record
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.plans import PLAN_MS_MAX
 from duetime_format.properties import decode_properties
-from duetime_format.restore import Entry, Unrestorable, restore
+from duetime_format.restore import PulledEntry, UnrestorableEntry, restore
 from duetime_format.units import FILLER_SIZE, dues_of
 from duetime_store.log.intake import parse
 from duetime_store.writing import promising
@@ -54,8 +54,8 @@ class Promising:
         for entry, unit, due_at_ms in zip(head.entries.tolist(), head.units.tolist(), dues.tolist(), strict=True):
             try:
                 assert due_at_ms <= now_ms + PLAN_MS_MAX
-                records.append(restore(Entry(level, entry, due_at_ms, self.store.read_record(*unit[:2]))))
-            except (AssertionError, Damaged, Unrestorable):
+                records.append(restore(PulledEntry(level, entry, due_at_ms, self.store.read_record(*unit[:2]))))
+            except (AssertionError, DamagedBytes, UnrestorableEntry):
                 break
         if records and self.flusher.keeps_promises and not self.store.read_only_reason:
             with suppress(DueTimeError):
@@ -100,7 +100,7 @@ class Promising:
             first = max(since.get((queue.topic, queue.queue), 0), queue.min_offset)
             for offset in range(first, queue.max_offset):
                 position, size, _ = queue.read(offset, 1).tolist()[0]
-                with suppress(Damaged):
+                with suppress(DamagedBytes):
                     found = record.decode(self.store.read_record(position, size))
                     message_id = decode_properties(found.properties).get(record.UNIQ_KEY, "")
                     yield (queue.topic, queue.queue, offset), (message_id, found.body)

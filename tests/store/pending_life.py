@@ -18,23 +18,23 @@ from duetime.v1 import pending_pb2, store_pb2
 from duetime_core.clock import turn
 from duetime_core.errors import DiskFull, DueTimeError
 from duetime_format import record
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.lanes import is_timer_lane, place_of
 from duetime_format.properties import decode_properties
-from duetime_format.restore import Entry, quarantine, restore
+from duetime_format.restore import PulledEntry, quarantine, restore
 from duetime_format.units import dues_of
-from duetime_store.finding.finder import Finder
+from duetime_store.finding.finder import MessageFinder
 from duetime_store.finding.index import Shape
 from duetime_store.finding.indexer import Indexer
 from duetime_store.finding.search import LogSearch
 from duetime_store.lanes.lane import RESTORED
-from duetime_store.pending.cancelling import Cancelling
-from duetime_store.pending.endnames import EndNames
+from duetime_store.pending.cancelling import MessageCanceller
+from duetime_store.pending.endnames import EndNamer
 from duetime_store.pending.keys import UpsertKeys
 from duetime_store.pending.listing import PendingList
-from duetime_store.pending.replacing import Replacing
-from duetime_store.pending.targets import Targets
-from duetime_store.reading.turns import Turns
+from duetime_store.pending.replacing import MessageReplacer
+from duetime_store.pending.targets import PendingTargets
+from duetime_store.reading.turns import ScanTurns
 from duetime_store.recovery.moving import PendingMover
 from duetime_store.recovery.retention import Cleaner, Policy, SegmentDropper
 from duetime_store.writing.staging import OK
@@ -107,20 +107,22 @@ class PendingLife(Life):
         super()._begin()
         if not self.sync:
             self._note_flushes()
-        store, turns = self.store, Turns(lambda: 1.0)
+        store, turns = self.store, ScanTurns(lambda: 1.0)
         reader = reader_of(store, self.metrics, turns)
         assert self.directory
         assert self.disk
         # Index files are full with a few messages.
         self.indexer = Indexer(store, self.worker, self.clock, shape=Shape(16, 60))
-        finder = Finder(store, self.indexer, self.metrics, turns, shard=0)
+        finder = MessageFinder(store, self.indexer, self.metrics, turns, shard=0)
         search, names = (
             LogSearch(store, finder),
-            EndNames(store.queues, store.log, store.indexed, reader, finder, turns),
+            EndNamer(store.queues, store.log, store.indexed, reader, finder, turns),
         )
-        targets = Targets(store.log, store.lanes, store.queues.deletions, search, turns)
-        self.cancelling = Cancelling(store, targets, self.flusher, self.metrics)
-        self.replacing = Replacing(store, targets, UpsertKeys(search, turns), self.flusher, turns, self.metrics, names)
+        targets = PendingTargets(store.log, store.lanes, store.queues.deletions, search, turns)
+        self.cancelling = MessageCanceller(store, targets, self.flusher, self.metrics)
+        self.replacing = MessageReplacer(
+            store, targets, UpsertKeys(search, turns), self.flusher, turns, self.metrics, names
+        )
         self.listing = PendingList(store.lanes, store.ledger, reader, turns)
         mover = PendingMover(store, reader, self.flusher, self.metrics, turns)
         dropping = mover, self.checkpointer, self.worker, turns
@@ -213,10 +215,10 @@ class PendingLife(Life):
             data = self.store.read_record(*unit[:2])
             try:
                 ids.append(_id_of(record.decode(data)))
-                records.append(restore(Entry(level, entry, due_at_ms, data)))
-            except Damaged:
+                records.append(restore(PulledEntry(level, entry, due_at_ms, data)))
+            except DamagedBytes:
                 ids.append("")
-                records.append(quarantine(Entry(level, entry, due_at_ms, b""), "torn"))
+                records.append(quarantine(PulledEntry(level, entry, due_at_ms, b""), "torn"))
             entries.append(entry)
         if records:
             self.run(self._restore_all(level, records, entries, ids))
@@ -403,7 +405,7 @@ class PendingLife(Life):
     # --- background work of the store ---------------------------------------------------------------------------------
 
     def index(self, steps: int) -> None:
-        with suppress(OSError, Damaged):
+        with suppress(OSError, DamagedBytes):
             if not self.indexer.opened.is_set():
                 self.run(self.indexer._open())
             for _ in range(steps):
@@ -451,7 +453,7 @@ class PendingLife(Life):
         intact = []
         for due_at_ms, lane, entry in rows:
             (unit,) = units[lane](np.array([entry])).tolist()
-            with suppress(Damaged):
+            with suppress(DamagedBytes):
                 record.decode(self.store.read_record(*unit[:2]))
                 intact.append((due_at_ms, lane, entry))
         assert listed == intact

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from duetime_format import record
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.lanes import is_timer_lane, lane_of
 from duetime_format.names import CANCELLED_TOPIC, DELETED_TOPIC, PLANS_TOPIC, QUARANTINE_TOPIC
 from duetime_format.properties import decode_properties
@@ -87,7 +87,7 @@ def look(store: Store) -> Found:
         for offset, (position, size, _) in enumerate(units, queue.min_offset):
             try:
                 one = record.decode(store.read_record(position, size))
-            except Damaged:
+            except DamagedBytes:
                 if lane is not None and (position >= found.min_position or size == FILLER_SIZE):
                     found.torn.add((lane, offset))
                 continue

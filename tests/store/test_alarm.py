@@ -3,7 +3,7 @@
 import asyncio
 
 from duetime_core.testing import FakeClock
-from duetime_store.lanes.alarm import FORGET_EVERY, Alarm, ShardClock
+from duetime_store.lanes.alarm import FORGET_EVERY, ClockAlarm, ShardClock
 
 
 def future() -> "asyncio.Future[None]":
@@ -12,7 +12,7 @@ def future() -> "asyncio.Future[None]":
 
 async def test_alarms_go_off_in_order_and_none_early() -> None:
     clock = FakeClock()
-    alarm = Alarm(ShardClock(clock))
+    alarm = ClockAlarm(ShardClock(clock))
     late, soon = future(), future()
     alarm.set(clock.now_ms() + 2_000, late)
     alarm.set(clock.now_ms() + 1_000, soon)
@@ -27,7 +27,7 @@ async def test_alarms_go_off_in_order_and_none_early() -> None:
 
 async def test_alarms_that_were_given_up_do_not_pile_up() -> None:
     clock = FakeClock()
-    alarm = Alarm(ShardClock(clock))
+    alarm = ClockAlarm(ShardClock(clock))
     kept = future()
     alarm.set(clock.now_ms() + 5_000_000, kept)
     for _ in range(3 * FORGET_EVERY):

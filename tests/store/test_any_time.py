@@ -11,7 +11,7 @@ import pytest
 from duetime.v1 import store_pb2
 from duetime_format import record
 from duetime_format.levels import DELAY_MS_MAX
-from duetime_format.restore import Entry, restore
+from duetime_format.restore import PulledEntry, restore
 from duetime_store.reading import gather
 from duetime_store.writing.staging import CANCELLED, DUPLICATE, GAP, OK, REFUSED
 
@@ -107,7 +107,7 @@ def test_nothing_is_restored_into_the_lane(timers: Shard) -> None:
     timers.clock.wall_ms += 5
     position, size, due_at_ms = timers.store.lanes[LANE].units(np.arange(1))[0].item()
     with pytest.raises(Exception, match="is not a topic to restore to"):
-        restore(Entry(LANE, 0, due_at_ms, timers.store.read_record(position, size)))
+        restore(PulledEntry(LANE, 0, due_at_ms, timers.store.read_record(position, size)))
 
 
 def test_a_repeated_send_is_answered_with_the_due_time_of_the_first(timers: Shard) -> None:
@@ -123,7 +123,7 @@ def entry_records(shard: Shard, entries: list[int]) -> bytes:
     units = shard.store.lanes[LANE].units(np.array(entries))
     parts = zip(entries, units.tolist(), strict=True)
     return b"".join(
-        restore(Entry(LANE, n, abs(due), shard.store.read_record(at, size))) for n, (at, size, due) in parts
+        restore(PulledEntry(LANE, n, abs(due), shard.store.read_record(at, size))) for n, (at, size, due) in parts
     )
 
 
@@ -217,7 +217,9 @@ class Timed(Running):
     def records(self, entries: list[int]) -> bytes:
         store, units = self.node.store, self.lane.units(np.array(entries))
         parts = zip(entries, units.tolist(), strict=True)
-        return b"".join(restore(Entry(LANE, n, abs(due), store.read_record(at, size))) for n, (at, size, due) in parts)
+        return b"".join(
+            restore(PulledEntry(LANE, n, abs(due), store.read_record(at, size))) for n, (at, size, due) in parts
+        )
 
     async def restore(self, *entries: int, first_entry: int = 0) -> store_pb2.RestoreResponse:
         request = store_pb2.RestoreRequest(records=self.records(list(entries)), lane=LANE, entries=entries)

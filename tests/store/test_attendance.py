@@ -1,13 +1,13 @@
 """Ownership of a lane: calls that count as polling, when a lane is orphaned, and which scheduler gives way."""
 
-from duetime_store.lanes.attendance import Asking, Attendance
+from duetime_store.lanes.attendance import Attendance, WaitingPull
 
 WITHIN_MS = 1_000
 
 
 def asked(attendance: Attendance, scheduler: str, at_ms: float, *, has_lease: bool) -> None:
     """A pull of the head that returns immediately."""
-    asking = Asking(scheduler, bytes([0]), has_lease)
+    asking = WaitingPull(scheduler, bytes([0]), has_lease)
     attendance.begin(asking, at_ms)
     attendance.end(asking, bytes([0]), at_ms)
 
@@ -22,7 +22,7 @@ def test_lane_never_polled_is_unasked_since_the_store_started() -> None:
 
 def test_a_pull_of_the_head_counts_as_long_as_it_waits_and_from_its_end_on() -> None:
     attendance = Attendance()
-    asking = Asking("a", bytes([3]), True)
+    asking = WaitingPull("a", bytes([3]), True)
     attendance.begin(asking, 1_000)
     assert unasked_ms(attendance, 9_000, appended=3) == 0
     assert attendance.served_by(9_000, 0) == "a"
@@ -34,7 +34,7 @@ def test_a_pull_of_the_head_counts_as_long_as_it_waits_and_from_its_end_on() -> 
 
 def test_a_pull_past_a_put_counts_once_the_put_has_come() -> None:
     attendance = Attendance()
-    asking = Asking("a", bytes([3]), True)
+    asking = WaitingPull("a", bytes([3]), True)
     attendance.begin(asking, 1_000)
     assert unasked_ms(attendance, 9_000, appended=2) == 8_900
     assert unasked_ms(attendance, 9_000, appended=3) == 0
@@ -86,5 +86,5 @@ def test_dead_stand_in_is_replaced() -> None:
 
 def test_a_pull_that_waits_keeps_its_schedulers_place() -> None:
     attendance = Attendance()
-    attendance.begin(Asking("owner", bytes([0]), True), 0)
+    attendance.begin(WaitingPull("owner", bytes([0]), True), 0)
     assert attendance.is_to_leave("a", 30_000, WITHIN_MS)

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from duetime_core.errors import InvalidArgument
-from duetime_core.ondisk.scan import scan_runs
-from duetime_core.ondisk.state import read
 from duetime_format import batches, layout, record
-from duetime_format.columns import Run
-from duetime_format.errors import Damaged
+from duetime_format.columns import RecordRun
+from duetime_format.errors import DamagedBytes
 from duetime_format.levels import DelayLevels
+from duetime_shard.shard import read
+from duetime_shard.walk import scan_runs
 from duetime_store.writing.batches import PARTLY_STORED
 from duetime_store.writing.staging import DUPLICATE, OK, REFUSED
 
@@ -79,7 +79,7 @@ def names_of(*records: bytes) -> set[str]:
     """Ids of those that are intact; before they are put, they all are."""
     found = set()
     for one in records:
-        with suppress(Damaged):
+        with suppress(DamagedBytes):
             found.update(ids([record.decode(one, check_crc=one[layout.POSITION_AT : layout.SYS_FLAG_AT] != bytes(8))]))
     return found
 
@@ -92,7 +92,7 @@ def test_batch_has_consecutive_offsets_and_names_itself(shard: Shard) -> None:
     assert outcome.queue_offsets[:4] == [1, 2, 3, 4]
     first, end = len(sent("A")) * 2, len(sent("A")) * 2 + sum(map(len, records))
     (run,) = scan_runs(shard.store.log, 0)
-    assert isinstance(run, Run)
+    assert isinstance(run, RecordRun)
     rows, *spans = batches.spans_of(run)
     assert (rows.tolist(), *map(np.unique, spans)) == ([2, 3, 4, 5, 6], first, end)
     shard.reopen()

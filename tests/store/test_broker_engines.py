@@ -11,17 +11,19 @@ from typing import Any
 import pytest
 from duetime.v1 import consumer_pb2
 from duetime_core.errors import StartupError
-from duetime_core.ondisk import brokerconfig, configs, rocksqueues
-from duetime_core.ondisk import rocks as rocks_of
-from duetime_core.ondisk.engines import EngineMissing
-from duetime_core.ondisk.pending import lanes
-from duetime_core.ondisk.pops import Pop, outstanding
-from duetime_core.ondisk.records import message
-from duetime_core.ondisk.state import read
 from duetime_core.testing import FakeClock
 from duetime_format.lanes import is_timer_lane
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.properties import decode_properties
+from duetime_shard import configs
+from duetime_shard.brokers import config as brokerconfig
+from duetime_shard.brokers import queues as rocksqueues
+from duetime_shard.brokers import rocks as rocks_of
+from duetime_shard.brokers.engines import EngineMissing
+from duetime_shard.brokers.pops import Pop, outstanding
+from duetime_shard.pending import lanes
+from duetime_shard.records import message
+from duetime_shard.shard import read
 from duetime_store.offline.export import export_directory
 from duetime_store.offline.summary import summary
 from duetime_store.offline.transfer import import_directory

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from duetime_core.ondisk import brokertimers
-from duetime_core.ondisk.folder import LocalFiles
-from duetime_core.ondisk.state import State, read
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.names import TIMER_TOPIC
 from duetime_format.units import UNIT_TYPE, Ints, joined
+from duetime_shard.brokers import timers as brokertimers
+from duetime_shard.disk import LocalFiles
+from duetime_shard.shard import DirectoryState, read
 
 from tests.format import golden
 from tests.store.wheel import DELETES, ROLLED, START_MS, Wheel
@@ -24,7 +24,7 @@ def wheel(tmp_path: Path) -> Wheel:
     return Wheel(tmp_path)
 
 
-def pending_of(state: State) -> Ints | None:
+def pending_of(state: DirectoryState) -> Ints | None:
     parts = list(state.queues[TIMER_TOPIC, 0].read())
     offsets, units = np.concatenate([part for part, _ in parts]), joined(units for _, units in parts)
     return brokertimers.pending(state.files, offsets, units, state.log.read)

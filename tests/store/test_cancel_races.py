@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from duetime.v1 import store_pb2
-from duetime_format.restore import Entry, restore
+from duetime_format.restore import PulledEntry, restore
 
 from tests.seeds import seed
 from tests.store.conftest import sent
@@ -27,7 +27,7 @@ async def drain(store: Running, dice: random.Random) -> None:
         # Entries that are not consecutive come with the next call.
         count = next((index for index, entry in enumerate(entries) if entry != entries[0] + index), len(entries))
         records = [
-            restore(Entry(1, entry, due_at_ms, shard.read_record(position, size)))
+            restore(PulledEntry(1, entry, due_at_ms, shard.read_record(position, size)))
             for entry, (position, size, due_at_ms) in zip(entries[:count], head.units.tolist(), strict=False)
         ]
         # Let waiting cancels run first.

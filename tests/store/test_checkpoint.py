@@ -5,14 +5,14 @@ import zlib
 from pathlib import Path
 
 import pytest
-from duetime_format.lanes import Place
+from duetime_format.lanes import LanePlace
 from duetime_store.files.disk import Disk
 from duetime_store.recovery import checkpoint
 from duetime_store.recovery.checkpoint import Checkpoint
 
 
 def point_at(position: int, level_count: int = 18, timer_count: int = 2) -> Checkpoint:
-    places = tuple(Place(1_700_000_000_000 + number, 5 * number) for number in range(timer_count))
+    places = tuple(LanePlace(1_700_000_000_000 + number, 5 * number) for number in range(timer_count))
     return Checkpoint(position, 45, 67, tuple(range(level_count)), 1_700_000_000_000, 1_700_000_000_500, places)
 
 

@@ -97,7 +97,7 @@ def test_flipped_bit_is_found(tmp_path: Path) -> None:
 
 
 def test_file_that_never_was_is_no_fault(tmp_path: Path) -> None:
-    assert configs.load(tmp_path, configs.TOPICS) == configs.Loaded()
+    assert configs.load(tmp_path, configs.TOPICS) == configs.LoadedConfig()
 
 
 def test_brokers_topics_stay_unchanged() -> None:

@@ -6,13 +6,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from duetime_format.errors import Damaged
-from duetime_format.lanes import Place
+from duetime_format.errors import DamagedBytes
+from duetime_format.lanes import LanePlace
 from duetime_store.counting import countfile
 from duetime_store.counting.cells import HOUR, LATER, MINUTE, MINUTE_MS, SPANS, TIME_END, span_start, widths_of
 from duetime_store.counting.counts import BUFFER_ROWS, BY_MINUTE_MS, Counts, Span, natural
-from duetime_store.counting.survey import Survey
-from duetime_store.counting.tally import Buckets, Tally, Wanted, due_before
+from duetime_store.counting.survey import LaneSurvey
+from duetime_store.counting.tally import Buckets, CountRequest, Tally, due_before
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -32,7 +32,7 @@ class Model:
         self.rows: dict[int, set[Row]] = {lane: set() for lane in LANES}
         self.last_entry = 0
 
-    def scan(self, lane: int, after: Place, before_ms: int, count: int) -> list[Row]:
+    def scan(self, lane: int, after: LanePlace, before_ms: int, count: int) -> list[Row]:
         return sorted(row for row in self.rows[lane] if row[:2] > after and row[0] < before_ms)[:count]
 
 
@@ -41,7 +41,7 @@ def columns(rows: list[Row]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return entries, dues, topics
 
 
-def look(model: Model, survey: Survey) -> bool:
+def look(model: Model, survey: LaneSurvey) -> bool:
     """One step of a scan; whether there is another."""
     rows = model.scan(survey.lane, survey.place, survey.stop_ms, SCAN_ROWS)
     survey.look(*columns(rows))
@@ -51,14 +51,14 @@ def look(model: Model, survey: Survey) -> bool:
     return True
 
 
-def tallied(counts: Counts, wanted: Wanted, buckets_max: int = 1_000_000) -> Buckets:
+def tallied(counts: Counts, wanted: CountRequest, buckets_max: int = 1_000_000) -> Buckets:
     tally = Tally(counts.snapshot(), wanted, buckets_max)
     for _ in tally.add(LANES):
         pass
     return tally.buckets()
 
 
-def check_buckets(model: Model, buckets: Buckets, wanted: Wanted) -> None:
+def check_buckets(model: Model, buckets: Buckets, wanted: CountRequest) -> None:
     """Each bucket holds exactly the messages due in it, and every message of the range is in one."""
     found: Counter[tuple[int, int]] = Counter()
     spans: dict[tuple[int, int], list[tuple[int, int]]] = {}
@@ -92,8 +92,8 @@ class Table(RuleBasedStateMachine):
         self.model = Model()
         self.followed = [1]
         self.counts = Counts(self.now_ms, cells_max=cells_max, followed=self.followed)
-        self.refining: tuple[Span, Survey] | None = None
-        self.whole: Survey | None = None
+        self.refining: tuple[Span, LaneSurvey] | None = None
+        self.whole: LaneSurvey | None = None
         self.merging: Iterator[None] | None = None
 
     @rule(
@@ -142,7 +142,7 @@ class Table(RuleBasedStateMachine):
             span = self.counts.to_refine(self.now_ms)
             if span is None:
                 return
-            self.refining = span, Survey(*span)
+            self.refining = span, LaneSurvey(*span)
             self.counts.begin(self.refining[1])
         span, survey = self.refining
         for _ in range(steps):
@@ -198,7 +198,7 @@ class Table(RuleBasedStateMachine):
         self.counts = before
 
     def cells(self) -> dict[tuple[int, int, int, int], int]:
-        buckets = tallied(self.counts, Wanted())
+        buckets = tallied(self.counts, CountRequest())
         all_columns = buckets.lanes, buckets.starts_ms, buckets.widths_ms, buckets.topics, buckets.counts
         return {row[:4]: row[4] for row in zip(*(one.tolist() for one in all_columns), strict=True)}
 
@@ -214,7 +214,7 @@ class Table(RuleBasedStateMachine):
         self, topic: int | None, from_ms: int, length_ms: int, together: bool, lanes_together: bool, buckets_max: int
     ) -> None:
         first = self.now_ms + from_ms
-        wanted = Wanted(topic, first, first + length_ms, topic is None and together, lanes_together)
+        wanted = CountRequest(topic, first, first + length_ms, topic is None and together, lanes_together)
         check_buckets(self.model, tallied(self.counts, wanted, buckets_max), wanted)
 
     @rule(topic=st.integers(0, 3), minutes=st.integers(-100, 10_000))
@@ -236,7 +236,7 @@ class Table(RuleBasedStateMachine):
         for topic in self.followed:
             count = sum(its == topic for rows in self.model.rows.values() for _, _, its in rows)
             assert self.counts.of_topic(topic) == count
-        check_buckets(self.model, tallied(self.counts, Wanted()), Wanted())
+        check_buckets(self.model, tallied(self.counts, CountRequest()), CountRequest())
         assert not self.counts.suspects
 
     def teardown(self) -> None:
@@ -272,7 +272,7 @@ def test_many_rows_are_summed() -> None:
         if counts.is_crowded:
             for _ in counts.merge():
                 pass
-    buckets = tallied(counts, Wanted())
+    buckets = tallied(counts, CountRequest())
     rows = buckets.starts_ms // MINUTE_MS, buckets.topics, buckets.counts
     found = {row[:2]: row[2] for row in zip(*(one.tolist() for one in rows), strict=True)}
     assert found == expected
@@ -289,7 +289,7 @@ def test_table_of_many_topics_stays_within_its_limit() -> None:
             for _ in counts.fold():
                 pass
             assert counts.cell_count <= 20_000
-    buckets = tallied(counts, Wanted())
+    buckets = tallied(counts, CountRequest())
     assert buckets.counts.sum() == 100_000
     near = buckets.starts_ms < NOW_MS + 9 * MINUTE_MS
     assert set(buckets.widths_ms[near].tolist()) == {MINUTE_MS}
@@ -301,7 +301,7 @@ def test_finer_grain_follows_the_coarser_one_in_one_read() -> None:
     counts, now_ms = Counts(NOW_MS), NOW_MS + 80 * DAY_MS
     counts.change(3, np.arange(1), np.array([now_ms]), np.zeros(1, np.int64), 1)
     while (span := counts.to_refine(now_ms)) is not None:
-        survey = Survey(*span)
+        survey = LaneSurvey(*span)
         counts.begin(survey)
         if span.start_ms <= now_ms < span.stop_ms:
             survey.look(np.arange(1), np.array([now_ms]), np.zeros(1, np.int64))
@@ -322,7 +322,7 @@ def test_damaged_file_is_no_table(damage: str) -> None:
         "empty": b"",
         "version": data[:9] + b"\x02" + data[10:],
     }[damage]
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedBytes):
         countfile.decode(damaged)
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import grpc
 import pytest
 from duetime.v1 import gateway_pb2, store_pb2
-from duetime_core.ondisk import state
 from duetime_format import deletions
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.levels import DelayLevels
+from duetime_shard import shard as state
 from duetime_store.offline.verify import verify
 
 from tests.power_disk import PowerDisk
@@ -83,7 +83,7 @@ def test_a_deletion_is_read_as_it_was_written() -> None:
     ],
 )
 def test_damage_is_no_deletion(body: bytes) -> None:
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedBytes):
         deletions.decode(body, 0)
 
 

@@ -18,7 +18,7 @@ from duetime_store.files.disk import Disk
 from duetime_store.files.reserve import Reserve
 from duetime_store.queues.consumequeue import UNIT, ConsumeQueue
 from duetime_store.queues.queuedisk import QueueDisk
-from duetime_store.recovery.recovery import Report
+from duetime_store.recovery.recovery import RecoveryReport
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
@@ -58,7 +58,7 @@ class Sick(Lane):
         super().__init__(root, disk or FaultyDisk(), **{"reserve_bytes": MIB, "disk_used_max": 1, **settings})
 
     @property
-    def report(self) -> Report:
+    def report(self) -> RecoveryReport:
         """Of the recovery."""
         return self.node.report
 

@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from duetime_core.errors import DueTimeError
-from duetime_core.ondisk import topics
-from duetime_core.ondisk.files import LogFiles
-from duetime_core.ondisk.folder import LocalFiles
-from duetime_core.ondisk.scan import Blank, scan_runs
-from duetime_core.ondisk.state import State, load, read
 from duetime_format import record
-from duetime_format.columns import Run
+from duetime_format.columns import RecordRun
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.units import FILLER_SIZE, UNIT, UNIT_TYPE, joined
+from duetime_shard import topics
+from duetime_shard.disk import LocalFiles
+from duetime_shard.files import LogFiles
+from duetime_shard.shard import DirectoryState, load, read
+from duetime_shard.walk import SegmentBlank, scan_runs
 from duetime_store.files import configs
 from duetime_store.files.disk import Disk
 from duetime_store.offline import export
@@ -57,7 +57,7 @@ async def move_first(shard: Shard, *, later: int) -> None:
     assert shard.segments[0] == 1
 
 
-def units_of(state: State) -> dict[tuple[str, int], list[tuple[int, int, int]]]:
+def units_of(state: DirectoryState) -> dict[tuple[str, int], list[tuple[int, int, int]]]:
     """Units of the files of each queue, including units of placeholders and deleted messages."""
     found = {}
     for key, queue in state.queues.items():
@@ -82,8 +82,8 @@ def dispatched_again(root: Path, *, killed: bool) -> list[tuple[str, int, int]]:
     start = state.min_position if killed else max(ends.values(), default=0)
     added = []
     for run in scan_runs(state.log, state.min_position):
-        for index, key_of in enumerate(run.key_of.tolist() if isinstance(run, Run) else ()):
-            assert isinstance(run, Run)
+        for index, key_of in enumerate(run.key_of.tolist() if isinstance(run, RecordRun) else ()):
+            assert isinstance(run, RecordRun)
             topic, queue = run.keys[key_of]
             key, offset, position = (topic.decode(), queue), int(run.offsets[index]), int(run.positions[index])
             end = position + int(run.sizes[index])
@@ -228,8 +228,8 @@ def test_record_behind_the_end_gets_a_file_of_its_own_where_there_is_no_room(
     assert end.end == position + 200
     log = LogFiles(LocalFiles(tmp_path.parent), tmp_path.name)
     found = list(scan_runs(log, 4_096 - left))
-    assert [item.size for item in found if isinstance(item, Blank)] == ([blank] if blank else [])
-    assert [run.positions.tolist() for run in found if isinstance(run, Run)] == [[position]]
+    assert [item.size for item in found if isinstance(item, SegmentBlank)] == ([blank] if blank else [])
+    assert [run.positions.tolist() for run in found if isinstance(run, RecordRun)] == [[position]]
     assert {path.stat().st_size for path in tmp_path.iterdir()} == {4_096}
 
 

@@ -8,17 +8,17 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 from duetime_core.errors import DueTimeError
-from duetime_core.ondisk import configs, halves
-from duetime_core.ondisk.folder import LocalFiles
-from duetime_core.ondisk.records import message
-from duetime_core.ondisk.state import read
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.names import HALF_TOPIC, OP_TOPIC
 from duetime_format.properties import decode_properties
 from duetime_format.record import tags_code
-from duetime_store.offline.export import Exported, Target, export_directory
+from duetime_shard import configs, halves
+from duetime_shard.disk import LocalFiles
+from duetime_shard.records import message
+from duetime_shard.shard import read
+from duetime_store.offline.export import ExportResult, ExportTarget, export_directory
 from duetime_store.offline.exporthalves import HalfExport
-from duetime_store.offline.report import Report
+from duetime_store.offline.report import VerifyReport
 from duetime_store.offline.verify import verify
 from duetime_store.transactions import tablefile
 from duetime_store.transactions.table import OpenTransactions
@@ -36,10 +36,10 @@ def log(tmp_path: Path) -> HalfLog:
     return HalfLog(tmp_path / "shard")
 
 
-def export(root: Path, *, broker: Target | None = None, name: str = "made") -> tuple[Exported, Path]:
+def export(root: Path, *, broker: ExportTarget | None = None, name: str = "made") -> tuple[ExportResult, Path]:
     made = root.with_name(name)
     exported = export_directory(
-        root, made, LEVELS, accept_damage=False, broker=broker or Target(), now_ms=START_MS + 60_000
+        root, made, LEVELS, accept_damage=False, broker=broker or ExportTarget(), now_ms=START_MS + 60_000
     )
     assert verify(made, LEVELS).damages == []
     return exported, made
@@ -155,7 +155,7 @@ def test_delays_are_not_lost_unless_that_is_allowed(log: HalfLog, tmp_path: Path
     with pytest.raises(DueTimeError, match="1 open transactions have a delay, which a broker does not keep"):
         export(root)
     assert not (tmp_path / "made").exists()
-    exported, made = export(root, broker=Target(may_lose_delays=True))
+    exported, made = export(root, broker=ExportTarget(may_lose_delays=True))
     assert (exported.transactions, exported.delays_lost) == (2, 1)
     assert any("have lost their delay" in text for text in exported.warnings)
     assert asked_about(made) == [("b", 0), ("a", 0)]
@@ -211,7 +211,7 @@ def test_a_wrong_export_is_reported(log: HalfLog) -> None:
     log.half("b")
     root = log.write()
     _, made = export(root)
-    report = Report()
+    report = VerifyReport()
     HalfExport(read(root, LEVELS)).check(LocalFiles(made), report)
     assert report.is_sound
     wrong = {f"{HALF_TOPIC}@{halves.GROUP}": {"0": 1}}
@@ -226,7 +226,7 @@ def test_brokers_directories_go_back_as_they_came(name: str, tmp_path: Path) -> 
     expected = opened(root)
     assert len(expected) > 3
     timers = tmp_path / "timers.jsonl"
-    exported, made = export(root, broker=Target(has_timers=False, timers_to=timers))
+    exported, made = export(root, broker=ExportTarget(has_timers=False, timers_to=timers))
     assert exported.transactions == len(expected)
     assert sorted(asked_about(made)) == sorted(opened(made)) == sorted(expected)
 

@@ -9,13 +9,14 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 from duetime_core.errors import DueTimeError
-from duetime_core.ondisk import brokertimers, pending
-from duetime_core.ondisk.brokertimers import Check
-from duetime_core.ondisk.records import message
-from duetime_core.ondisk.state import State, read
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.properties import decode_properties
-from duetime_store.offline.export import Exported, Target, export_directory
+from duetime_shard import pending
+from duetime_shard.brokers import timers as brokertimers
+from duetime_shard.brokers.timers import TimerCheck
+from duetime_shard.records import message
+from duetime_shard.shard import DirectoryState, read
+from duetime_store.offline.export import ExportResult, ExportTarget, export_directory
 from duetime_store.offline.verify import verify
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,10 +32,10 @@ LANE = 1_000
 
 
 def export(
-    root: Path, *, now_ms: int = NOW_MS, broker: Target | None = None, name: str = "made"
-) -> tuple[Exported, Path]:
+    root: Path, *, now_ms: int = NOW_MS, broker: ExportTarget | None = None, name: str = "made"
+) -> tuple[ExportResult, Path]:
     made = root.with_name(name)
-    exported = export_directory(root, made, LEVELS, accept_damage=False, broker=broker or Target(), now_ms=now_ms)
+    exported = export_directory(root, made, LEVELS, accept_damage=False, broker=broker or ExportTarget(), now_ms=now_ms)
     assert verify(made, LEVELS).damages == []
     return exported, made
 
@@ -222,7 +223,7 @@ def test_timers_are_refused_for_a_broker_without(log: TimerLog, tmp_path: Path) 
     with pytest.raises(
         DueTimeError, match=r"3 messages for any time are pending, which RocketMQ 4\.9 does not deliver"
     ):
-        export(root, broker=Target(has_timers=False))
+        export(root, broker=ExportTarget(has_timers=False))
     assert not (tmp_path / "made").exists()
 
 
@@ -232,7 +233,7 @@ def test_timers_go_to_a_file_for_a_broker_without(log: TimerLog, tmp_path: Path)
     log.timer("gone", NOW_MS + MINUTE)
     log.cancelled(LANE, (1, NOW_MS + MINUTE))
     file = tmp_path / "timers.jsonl"
-    exported, made = export(log.write(), broker=Target(has_timers=False, timers_to=file))
+    exported, made = export(log.write(), broker=ExportTarget(has_timers=False, timers_to=file))
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert [(line["id"], line["dueAtMs"]) for line in lines] == [("id1", NOW_MS + MINUTE), ("id0", NOW_MS + DAY)]
     assert lines[0] | {"id": "", "dueAtMs": 0} == {
@@ -251,7 +252,7 @@ def test_export_without_timers_has_an_empty_wheel(log: TimerLog) -> None:
     exported, made = export(log.write())
     assert (exported.timers, exported.silenced) == (0, 0)
     check = read_check(made)
-    assert check == Check(NOW_MS - HOUR, 0, 0, 0, 0, NOW_MS, 0)
+    assert check == TimerCheck(NOW_MS - HOUR, 0, 0, 0, 0, NOW_MS, 0)
 
 
 @pytest.mark.parametrize("name", golden.params("5.3.3"))
@@ -262,7 +263,7 @@ def test_timers_of_a_broker_come_back_to_one(name: str, tmp_path: Path) -> None:
     exported, made = export(root, now_ms=now_ms)
     assert exported.timers == golden.summary(name)["timer"]["pending"]
     assert pending_of(made) == before
-    state: State = read(made, LEVELS)
+    state: DirectoryState = read(made, LEVELS)
     queue = state.queues["rmq_sys_wheel_timer", 0]
     parts = list(queue.read())
     found = brokertimers.pending(state.files, parts[0][0], parts[0][1], state.log.read, has_receives=True)

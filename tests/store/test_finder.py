@@ -13,7 +13,7 @@ from duetime_format.names import GIVEN_UP_TOPIC
 from duetime_format.properties import encode_properties
 from duetime_store.finding import finder
 from duetime_store.log.newkeys import NewKeys
-from duetime_store.writing.halves import Decided
+from duetime_store.writing.halves import HalfResolutions
 from duetime_store.writing.halves import end as stage_end
 
 from tests.store.conftest import MIB, restored, sent
@@ -200,7 +200,7 @@ async def test_a_half_message_is_found_with_its_outcome(store: Running, settle: 
         store, end_of(halves_of["committed"], "committed"), end_of(halves_of["rolled back"], "rolled back", ROLLBACK)
     )
     copy = halves.given_up(record.decode((await get_half(store, halves_of["given up"])).record), 15)
-    decided = Decided([halves_of["given up"].offset], [halves.GIVEN_UP], [copy])
+    decided = HalfResolutions([halves_of["given up"].offset], [halves.GIVEN_UP], [copy])
     stage_end(store.node.store, decided, lambda _: None)
     await store.put(keyed("behind"))
     if again:

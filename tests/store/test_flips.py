@@ -16,10 +16,10 @@ from duetime.v1 import store_pb2
 from duetime_format import layout, record
 from duetime_format.properties import decode_properties
 from duetime_scheduler.batch import make_batch
-from duetime_store.lanes.attendance import Asking
+from duetime_store.lanes.attendance import WaitingPull
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reading.filters import Filter
-from duetime_store.reading.reader import Due, Pulled
+from duetime_store.reading.reader import DueBatch, PullResult
 from duetime_store.writing.staging import DUPLICATE, OK
 from prometheus_client import CollectorRegistry
 
@@ -78,9 +78,9 @@ class Drained:
             # Those after it may be restored already.
             assert lane.watermark >= batch.first + batch.count
 
-    def _due(self, level: int) -> Due:
-        async def ask() -> Due:
-            return await self.reader.pull_due(level, Asking("", b"", has_lease=True), 100, 1 << 20, 0)
+    def _due(self, level: int) -> DueBatch:
+        async def ask() -> DueBatch:
+            return await self.reader.pull_due(level, WaitingPull("", b"", has_lease=True), 100, 1 << 20, 0)
 
         return asyncio.run(ask())
 
@@ -97,8 +97,8 @@ class Drained:
                 at += size
         return records
 
-    def _pulled(self, queue: object, offset: int) -> Pulled:
-        async def ask() -> list[Pulled]:
+    def _pulled(self, queue: object, offset: int) -> PullResult:
+        async def ask() -> list[PullResult]:
             return await self.reader.pull([(queue, offset)], Filter.parse(""), 100, lambda: 1 << 20, 0)  # type: ignore[list-item]
 
         return asyncio.run(ask())[0]

@@ -11,14 +11,14 @@ from duetime_format.units import UNIT_TYPE, Units
 from duetime_store.files.disk import Disk
 from duetime_store.log.segment import TOUCHED_BYTES_MAX, Segment
 from duetime_store.reading import gather as module
-from duetime_store.reading.gather import Expected
+from duetime_store.reading.gather import ExpectedRecords
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.store.conftest import sealed, sent
 from tests.twins import compiled
 
-Copy = Callable[[bytes, int, Units, Expected], tuple[bytes, int]]
+Copy = Callable[[bytes, int, Units, ExpectedRecords], tuple[bytes, int]]
 Unit = tuple[int, int, int]
 
 
@@ -37,9 +37,9 @@ def units_of(units: list[Unit]) -> Units:
     return np.array(units, UNIT_TYPE)
 
 
-def wanted(offsets: Iterable[int], topic: bytes = b"orders", delay_ms: int | None = None) -> Expected:
+def wanted(offsets: Iterable[int], topic: bytes = b"orders", delay_ms: int | None = None) -> ExpectedRecords:
     column = np.array(list(offsets), np.int64)
-    return Expected(topic, 0, column, None if delay_ms is None else np.full(len(column), delay_ms))
+    return ExpectedRecords(topic, 0, column, None if delay_ms is None else np.full(len(column), delay_ms))
 
 
 def laid(records: list[bytes], base: int = 0) -> tuple[bytes, list[Unit]]:

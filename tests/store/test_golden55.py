@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from duetime_core.ondisk.files import LogFiles
-from duetime_core.ondisk.folder import LocalFiles
-from duetime_core.ondisk.scan import scan_runs
-from duetime_format.columns import Run
+from duetime_format.columns import RecordRun
 from duetime_format.properties import value_of
+from duetime_shard.disk import LocalFiles
+from duetime_shard.files import LogFiles
+from duetime_shard.walk import scan_runs
 
 from tests.format import golden55
 
@@ -24,7 +24,7 @@ def root(name: str, tmp_path: Path) -> Path:
 
 def test_log_has_every_message_of_the_manifest(name: str, root: Path) -> None:
     log = LogFiles(LocalFiles(root))
-    runs = [item for item in scan_runs(log, log.min_position) if isinstance(item, Run)]
+    runs = [item for item in scan_runs(log, log.min_position) if isinstance(item, RecordRun)]
     log.close()
     ids = {value_of(run.properties(index), b"UNIQ_KEY").decode() for run in runs for index in range(run.count)}
     lines = [line for line in golden55.manifest(name) if line["kind"] not in ("topic", "offset", "end")]

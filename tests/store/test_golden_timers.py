@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from duetime_core.ondisk import pending
-from duetime_core.ondisk.brokertimers import known_handover
-from duetime_core.ondisk.folder import LocalFiles
-from duetime_core.ondisk.records import message
-from duetime_core.ondisk.state import read
 from duetime_format.lanes import is_timer_lane
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.properties import decode_properties
+from duetime_shard import pending
+from duetime_shard.brokers.timers import known_handover
+from duetime_shard.disk import LocalFiles
+from duetime_shard.records import message
+from duetime_shard.shard import read
 from duetime_store.offline.export import export_directory
 from duetime_store.offline.verify import verify
 

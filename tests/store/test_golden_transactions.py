@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from duetime.v1 import store_pb2
-from duetime_core.ondisk.records import message
-from duetime_core.ondisk.state import read
 from duetime_format import halves, layout
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.properties import value_of
 from duetime_format.record import Record
-from duetime_store.offline.export import Target, export_directory
+from duetime_shard.records import message
+from duetime_shard.shard import read
+from duetime_store.offline.export import ExportTarget, export_directory
 from duetime_store.offline.summary import summary
 from duetime_store.offline.verify import verify
 from duetime_store.transactions.ending import Result
@@ -114,7 +114,7 @@ def test_they_go_back_to_a_broker(shard: HalfShard, expected: dict[str, tuple[in
     end(shard, second, other, ROLLBACK)
     shard.checkpoint()
     made, timers = tmp_path / "made", tmp_path / "timers.jsonl"
-    target = Target(has_timers=False, timers_to=timers)
+    target = ExportTarget(has_timers=False, timers_to=timers)
     exported = export_directory(shard.root, made, LEVELS, accept_damage=False, broker=target)
     assert exported.transactions == len(rest)
     left = sorted((message_id, checks) for message_id, (_, checks) in rest)

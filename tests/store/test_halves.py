@@ -4,11 +4,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from duetime_core.ondisk import halves
-from duetime_core.ondisk.state import read
 from duetime_format.halves import COMMITTED, ENDED, GIVEN_UP, ROLLED_BACK, ends_of
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.names import HALF_TOPIC, OP_TOPIC
+from duetime_shard import halves
+from duetime_shard.shard import read
 
 from tests.format import golden
 from tests.store.half_log import START_MS, HalfLog
@@ -21,7 +21,7 @@ def log(tmp_path: Path) -> HalfLog:
     return HalfLog(tmp_path / "shard")
 
 
-def judged(root: Path) -> halves.Judged:
+def judged(root: Path) -> halves.UnmarkedHalves:
     return halves.of_state(read(root, LEVELS))
 
 

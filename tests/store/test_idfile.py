@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_store.files.worker import FileWorker
 from duetime_store.log import idfile
 from duetime_store.log.idfile import Block
 from duetime_store.log.recent import Ids
 from duetime_store.recovery.idsaving import IdKeeper
-from duetime_store.recovery.recovery import Opened
+from duetime_store.recovery.recovery import OpenedStore
 from duetime_store.writing.staging import DUPLICATE, OK
 from structlog.testing import capture_logs
 
@@ -34,7 +34,7 @@ def save(shard: Shard, keeper: IdKeeper) -> int:
     return (shard.root / idfile.FILE).stat().st_size
 
 
-def reopened(shard: Shard) -> tuple[Opened, list[str]]:
+def reopened(shard: Shard) -> tuple[OpenedStore, list[str]]:
     """Ids that the start found, and its reason for reading ids from the log."""
     with capture_logs() as logs:
         opened = shard.reopen()
@@ -162,7 +162,7 @@ def test_block_is_read_whole_or_not_at_all() -> None:
     assert (found.start, found.stop, found.ids.grains) == (0, 9, [(7, 3)])
     assert (found.ids.hashes.tolist(), found.ids.positions.tolist()) == ([0, 1, 2], [0, 1, 2])
     for size in range(1, len(data)):
-        with pytest.raises(Damaged):
+        with pytest.raises(DamagedBytes):
             list(idfile.decode(data[:size]))
 
 

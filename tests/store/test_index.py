@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from duetime_format import record
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.keys import ROW, Rows, hash_codes, key_hash, key_hashes
 from duetime_store.files.disk import Disk
 from duetime_store.finding.index import (
@@ -98,7 +98,7 @@ def check_whole(file: IndexFile, positions: set[int]) -> None:
 def test_a_file_of_no_brokers_size_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "20260101000000000"
     path.write_bytes(bytes(1_000))
-    with pytest.raises(Damaged, match="1000 bytes, which is neither 5000000 slots"):
+    with pytest.raises(DamagedBytes, match="1000 bytes, which is neither 5000000 slots"):
         IndexFile(path)
 
 
@@ -106,7 +106,7 @@ def test_a_file_of_no_brokers_size_is_refused(tmp_path: Path) -> None:
 def test_an_impossible_header_is_refused(tmp_path: Path, header: Header) -> None:
     path = tmp_path / "20260101000000000"
     path.write_bytes(header.encode().ljust(Shape(10, 20).file_bytes, b"\0"))
-    with pytest.raises(Damaged, match="the limits are 20 and 10"):
+    with pytest.raises(DamagedBytes, match="the limits are 20 and 10"):
         IndexFile(path, Shape(10, 20))
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 from duetime.cli.app import run
-from duetime_core.ondisk import state
 from duetime_format import layout, record
 from duetime_format.layout import MAGIC_V2
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.record import Record
+from duetime_shard import shard as state
 from duetime_store.offline import units
 from duetime_store.offline.summary import summary
 

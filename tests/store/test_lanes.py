@@ -9,13 +9,24 @@ from typing import cast
 import numpy as np
 import pytest
 from duetime_core.errors import InvalidArgument
-from duetime_core.ondisk.history import LevelHistory
-from duetime_core.ondisk.laneends import LaneEnds
-from duetime_core.ondisk.lanes import Progress, Restored
 from duetime_format.levels import DelayLevels
 from duetime_format.record import Record
 from duetime_format.units import UNIT_TYPE, Ints, Units, are_ended, due_of, dues_of
-from duetime_store.lanes.lane import CANCELLED, PENDING, RESTORED, UNKNOWN, Fence, Head, Lane, Place, Rows, States
+from duetime_shard.history import LevelHistory
+from duetime_shard.laneends import LaneEnds
+from duetime_shard.lanes import LaneProgress, LevelProgress
+from duetime_store.lanes.lane import (
+    CANCELLED,
+    PENDING,
+    RESTORED,
+    UNKNOWN,
+    Fence,
+    LaneHead,
+    LanePlace,
+    PendingRows,
+    ShardLane,
+    States,
+)
 from duetime_store.lanes.levellane import LevelLane
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.writing.ends import cancel
@@ -33,7 +44,7 @@ entries = st.integers(0, 20)
 @given(known=entries, low=entries, count=entries, runs=st.lists(st.lists(entries)))
 def test_restored_set_equals_single_entries(known: int, low: int, count: int, runs: list[list[int]]) -> None:
     high = low + count
-    found = Restored.of(known, low, high, [np.array(run, np.int64) for run in runs])
+    found = LevelProgress.of(known, low, high, [np.array(run, np.int64) for run in runs])
     expected = {entry for entry in range(low, high) if entry < known or any(entry in run for run in runs)}
     here = np.arange(low, high)
     assert set(here[found.mask(here)].tolist()) == expected == {entry for entry in range(low, high) if entry in found}
@@ -209,7 +220,7 @@ class Model:
         if not lane.progress().ahead.size:
             self.check_head(b"", opened)
             if len(opened) > 3:
-                self.check_head(lane.cursor_after(Place(0, opened[2])), opened[3:])
+                self.check_head(lane.cursor_after(LanePlace(0, opened[2])), opened[3:])
         self.check_scan()
         self.check_fence()
         done = {entry for entry in range(end) if lane.progress().mask(np.array([entry]))[0]}
@@ -226,9 +237,9 @@ class Model:
 
     def check_scan(self) -> None:
         pending, dice = self.pending, self.dice
-        after, count = Place(1_000 + dice.randrange(0, 200), dice.randrange(0, 30)), dice.randrange(1, 9)
+        after, count = LanePlace(1_000 + dice.randrange(0, 200), dice.randrange(0, 30)), dice.randrange(1, 9)
         rows = self.lane.scan(after, 1_140, count)
-        places = [Place(1_000 + 10 * entry, entry) for entry in pending]
+        places = [LanePlace(1_000 + 10 * entry, entry) for entry in pending]
         expected = [place for place in places if after < place and place.due_at_ms < 1_140][:count]
         assert list(zip(rows.dues.tolist(), rows.entries.tolist(), strict=True)) == expected
 
@@ -265,10 +276,10 @@ def test_a_cursor_of_another_lane_is_refused() -> None:
     assert not len(level_lane(ListQueue()).head(b"\xff" * 8, 1).entries)
 
 
-class LastFirst(Lane):
+class LastFirst(ShardLane):
     """A lane whose newest entry falls due first, with restored entries anywhere."""
 
-    def __init__(self, lane: Lane) -> None:
+    def __init__(self, lane: ShardLane) -> None:
         super().__init__(lane.number, lane.queue)
         self._lane = lane
         self._staged: set[int] = set()
@@ -281,15 +292,15 @@ class LastFirst(Lane):
     def cursor(self) -> bytes:
         return b""
 
-    def cursor_after(self, place: Place) -> bytes:
+    def cursor_after(self, place: LanePlace) -> bytes:
         return bytes([255 - place.entry])
 
-    def head(self, after: bytes, count: int) -> Head:
+    def head(self, after: bytes, count: int) -> LaneHead:
         chosen = self._pending(self._staged)
         chosen = chosen[chosen < 255 - after[0]][:count] if after else chosen[:count]
-        return Head(chosen, self.units(chosen))
+        return LaneHead(chosen, self.units(chosen))
 
-    def wake_before(self, head: Head, wake: "asyncio.Future[None]") -> None:
+    def wake_before(self, head: LaneHead, wake: "asyncio.Future[None]") -> None:
         self.queue.wait(wake)
 
     def fence(self, entries: Ints) -> Fence:
@@ -337,8 +348,8 @@ class LastFirst(Lane):
     def latest_due_at_ms(self, now_ms: int) -> int:
         return self._lane.latest_due_at_ms(now_ms)
 
-    def progress(self) -> Progress:
-        return Restored.of(0, 0, self.queue.max_offset, [np.array(sorted(self._done), np.int64)])
+    def progress(self) -> LaneProgress:
+        return LevelProgress.of(0, 0, self.queue.max_offset, [np.array(sorted(self._done), np.int64)])
 
     @property
     def watermark(self) -> int:
@@ -359,9 +370,9 @@ class LastFirst(Lane):
     def pending_before(self, entry: int) -> int:
         return int((self._pending(self._done) > entry).sum())
 
-    def scan(self, after: Place, before_ms: int, count: int) -> Rows:
+    def scan(self, after: LanePlace, before_ms: int, count: int) -> PendingRows:
         chosen = self._pending(self._done)[:count]
-        return Rows(chosen, self.units(chosen)["tags"].astype(np.int64), None, None)
+        return PendingRows(chosen, self.units(chosen)["tags"].astype(np.int64), None, None)
 
     def count_due(self, by_ms: int) -> int:
         return int((self.units(self._pending(self._done))["tags"] <= by_ms).sum())
@@ -393,7 +404,7 @@ def put(shard: Shard, chosen: Ints) -> list[int]:
     return shard.store.restore(shard.store.admit(data), shard.store.lanes[1], chosen).statuses
 
 
-def gone(lane: Lane) -> list[int]:
+def gone(lane: ShardLane) -> list[int]:
     here = np.arange(lane.queue.max_offset)
     return here[lane.progress().gone(here, lane.units(here)["tags"])].tolist()
 

@@ -12,7 +12,7 @@ from duetime_store.files.directory import StoreDirectory
 from duetime_store.files.disk import Disk
 from duetime_store.files.worker import FileWorker
 from duetime_store.lanes.alarm import ShardClock
-from duetime_store.lanes.ends import Ends
+from duetime_store.lanes.ends import EntryMarker
 from duetime_store.lanes.lane import CANCELLED, PENDING
 from duetime_store.log.segment import Segment
 from duetime_store.pending.countkeeper import CountKeeper
@@ -234,7 +234,7 @@ def test_async_mode_marks_no_unit_before_the_end_is_on_disk(tmp_path: Path, monk
     life, steps = Life(tmp_path / "store", random.Random(1), mode="async"), list[str]()
     life.send(2, "orders", 0, 1, 10)
     life.flush()
-    for owner, name in ((Segment, "flush"), (Ends, "publish")):
+    for owner, name in ((Segment, "flush"), (EntryMarker, "publish")):
         real = getattr(owner, name)
         monkeypatch.setattr(owner, name, lambda *args, _real=real, _name=name: (steps.append(_name), _real(*args)))
     lane = life.store.lanes[1]

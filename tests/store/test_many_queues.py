@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from duetime.v1 import store_pb2
 from duetime_store.queues import queuetable
-from duetime_store.queues.queuetable import Head, Row
+from duetime_store.queues.queuetable import QueueTableHead, QueueTableRow
 
 from tests.faulty_disk import FaultyDisk
 from tests.power_disk import PowerDisk
@@ -419,14 +419,14 @@ async def test_without_its_table_a_start_looks_into_every_queue(root: Path, harm
 # --- the table ------------------------------------------------------------------------------------------------------
 
 
-def row(number: int, last: int = 5) -> Row:
-    return Row(f"topic{number}", number, 1, last, 300, 7 * number)
+def row(number: int, last: int = 5) -> QueueTableRow:
+    return QueueTableRow(f"topic{number}", number, 1, last, 300, 7 * number)
 
 
 def test_a_table_is_read_as_of_each_of_its_checkpoints(tmp_path: Path) -> None:
     path = tmp_path / queuetable.FILE
-    whole = queuetable.encode(Head(4, 100, 0, 2_000, whole=True), [row(1), row(2)])
-    later = queuetable.encode(Head(5, 200, 0, 2_000), [row(2, 9), row(3)])
+    whole = queuetable.encode(QueueTableHead(4, 100, 0, 2_000, whole=True), [row(1), row(2)])
+    later = queuetable.encode(QueueTableHead(5, 200, 0, 2_000), [row(2, 9), row(3)])
     path.write_bytes(whole + later)
     before, after = queuetable.read(path, 4, 100), queuetable.read(path, 5, 200)
     assert before is not None
@@ -441,8 +441,8 @@ def test_a_table_is_read_as_of_each_of_its_checkpoints(tmp_path: Path) -> None:
 
 def test_a_damaged_block_ends_the_table(tmp_path: Path) -> None:
     path = tmp_path / queuetable.FILE
-    whole = queuetable.encode(Head(4, 100, 0, 2_000, whole=True), [row(1), row(2)])
-    later = queuetable.encode(Head(5, 200, 0, 2_000), [row(3)])
+    whole = queuetable.encode(QueueTableHead(4, 100, 0, 2_000, whole=True), [row(1), row(2)])
+    later = queuetable.encode(QueueTableHead(5, 200, 0, 2_000), [row(3)])
     for at in range(len(whole + later)):
         data = bytearray(whole + later)
         data[at] ^= 0x40
@@ -456,10 +456,10 @@ def test_a_long_table_is_rewritten(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(queuetable, "_SPARE", 10)
     disk = FaultyDisk()
     (tmp_path / "consumequeue").mkdir()
-    table = queuetable.TableFile(disk, tmp_path / queuetable.FILE, tmp_path / "consumequeue")
+    table = queuetable.QueueTableFile(disk, tmp_path / queuetable.FILE, tmp_path / "consumequeue")
     assert table.wants_all
     for serial in range(1, 30):
-        table.write(Head(serial, serial, 0, 2_000), [row(number, serial) for number in range(3)])
+        table.write(QueueTableHead(serial, serial, 0, 2_000), [row(number, serial) for number in range(3)])
         table.shorten()
         found = queuetable.read(tmp_path / queuetable.FILE, serial, serial)
         assert found is not None

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from duetime_core.ondisk import state
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_shard import shard as state
 from duetime_store.offline.summary import summary
 from duetime_store.offline.units import lines
 from duetime_store.offline.verify import verify

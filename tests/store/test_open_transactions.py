@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_store.files.disk import Disk
 from duetime_store.transactions import tablefile
 from duetime_store.transactions.table import UNHEARD_MS, OpenTransactions
@@ -291,7 +291,7 @@ def test_files_that_do_not_belong_to_the_checkpoint_are_no_table(tmp_path) -> No
 def test_a_damaged_file_is_no_table(at: int) -> None:
     data = bytearray(tablefile.encode(filled(10, 2).snapshot(), 5))
     data[at] ^= 1
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedBytes):
         tablefile.decode(bytes(data))
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedBytes):
         tablefile.decode(bytes(data[:7]))

@@ -9,7 +9,7 @@ from duetime_format import record
 from duetime_format.names import QUARANTINE_TOPIC
 from duetime_format.properties import decode_properties, encode_properties
 from duetime_format.record import Record
-from duetime_format.restore import Entry, count_restored, quarantine, restore
+from duetime_format.restore import PulledEntry, count_restored, quarantine, restore
 from duetime_store.writing.staging import DUPLICATE, GAP, OK, REFUSED
 
 from tests.store.conftest import Shard, flip, ids, log_file, restored, sent
@@ -71,7 +71,7 @@ def test_records_before_a_forged_one_are_accepted_later_ones_are_not(shard: Shar
 def test_entry_that_can_be_restored_is_not_put_aside(shard: Shard) -> None:
     pending(shard)
     position, size, due = shard.store.lanes[1].queue.read(0, 1)[0].item()
-    aside = quarantine(Entry(1, 0, due, shard.store.read_record(position, size)), "why not")
+    aside = quarantine(PulledEntry(1, 0, due, shard.store.read_record(position, size)), "why not")
     outcome = shard.put_entries(aside, lane=1, first_entry=0)
     assert (outcome.statuses, outcome.faults) == ([REFUSED], {0: "entry 0 of lane 1 can be restored"})
     assert shard.restore(1, 0, 1).statuses == [OK]
@@ -85,7 +85,7 @@ def test_damaged_entry_is_put_aside_and_nothing_else_takes_its_place(shard: Shar
     outcome = shard.put_entries(right, lane=1, first_entry=0)
     assert outcome.statuses == [REFUSED]
     assert "can't be restored, only quarantined" in outcome.faults[0]
-    entry = Entry(1, 0, due, b"")
+    entry = PulledEntry(1, 0, due, b"")
     other = record.decode(quarantine(entry, "torn"))
     for wrong in (
         replace(other, body=b"another message"),
@@ -104,7 +104,7 @@ def test_entry_that_leads_nowhere_is_put_aside_with_its_bytes(shard: Shard) -> N
     shard.clock.wall_ms += 1_000
     aside = restored(shard.store, 1, 0, 1)
     assert record.decode(aside).topic == QUARANTINE_TOPIC
-    shortened = quarantine(Entry(1, 0, shard.clock.wall_ms, b""), "why")
+    shortened = quarantine(PulledEntry(1, 0, shard.clock.wall_ms, b""), "why")
     # Without the original, as where it would be too large.
     assert shard.put_entries(shortened, lane=1, first_entry=0).statuses == [OK]
 
@@ -118,7 +118,9 @@ def test_entry_with_a_rejected_restored_record_is_put_aside(shard: Shard) -> Non
     outcome = shard.put_entries(right, lane=1, first_entry=0)
     assert outcome.statuses == [REFUSED]
     due = shard.clock.wall_ms
-    assert shard.put_entries(quarantine(Entry(1, 0, due, b""), "too large"), lane=1, first_entry=0).statuses == [OK]
+    assert shard.put_entries(quarantine(PulledEntry(1, 0, due, b""), "too large"), lane=1, first_entry=0).statuses == [
+        OK
+    ]
 
 
 def test_odd_shapes_are_compared_too(shard: Shard) -> None:
@@ -148,7 +150,7 @@ def test_compiled_comparison_counts_as_the_python_one(shard: Shard) -> None:
     segment = shard.store.log.segment_at(0)
     assert segment is not None
     records = b"".join(
-        restore(Entry(1, entry, due, shard.store.read_record(position, size)))
+        restore(PulledEntry(1, entry, due, shard.store.read_record(position, size)))
         for entry, (position, size, due) in enumerate(units.tolist())
     )
     for data, start, first, level, base in (

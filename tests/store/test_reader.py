@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from duetime_format import record
-from duetime_format.lanes import Place
+from duetime_format.lanes import LanePlace
 from duetime_format.properties import decode_properties
 from duetime_format.units import UNIT_TYPE
-from duetime_store.lanes.attendance import Asking
+from duetime_store.lanes.attendance import WaitingPull
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reading import gather, reader
 from duetime_store.reading.filters import Filter
 from duetime_store.reading.messages import stored_messages
-from duetime_store.reading.reader import Due, Pulled, Scanned
+from duetime_store.reading.reader import DueBatch, PullResult, ScanResult
 from prometheus_client import CollectorRegistry
 
 from tests.store.conftest import MIB, HandClock, Shard, reader_of, sent, unhurried
@@ -40,11 +40,11 @@ class Reading:
         self.reader = reader_of(shard.store, StoreMetrics(self.registry))
         self._shard = shard
 
-    def due(self, after: int = 0, max_count: int = 512, max_bytes: int = LONG) -> Due:
-        asking = Asking("", self._shard.store.lanes[1].cursor_after(Place(0, after - 1)), has_lease=True)
+    def due(self, after: int = 0, max_count: int = 512, max_bytes: int = LONG) -> DueBatch:
+        asking = WaitingPull("", self._shard.store.lanes[1].cursor_after(LanePlace(0, after - 1)), has_lease=True)
         return asyncio.run(self.reader.pull_due(1, asking, max_count, max_bytes, 0))
 
-    def pull(self, offset: int = 0, max_count: int = 512, max_bytes: int = LONG, *tags: str) -> Pulled:
+    def pull(self, offset: int = 0, max_count: int = 512, max_bytes: int = LONG, *tags: str) -> PullResult:
         queue = self._shard.store.queues.find("orders", 0)
         wanted = Filter.parse(" || ".join(tags))
         (pulled,) = asyncio.run(self.reader.pull([(queue, offset)], wanted, max_count, lambda: max_bytes, 0))
@@ -52,7 +52,7 @@ class Reading:
 
     def scan(
         self, offset: int = 0, max_count: int = 512, max_bytes: int = LONG, tags: str = "", sql: str = ""
-    ) -> Scanned:
+    ) -> ScanResult:
         queue = self._shard.store.queues.find("orders", 0)
         return self.reader.scan(queue, offset, Filter.parse(tags, sql), max_count, max_bytes, unhurried())
 
@@ -75,7 +75,7 @@ def split(records: bytes, sizes: list[int]) -> list[record.Record]:
     return found
 
 
-def ids(answer: Due | Pulled | Scanned) -> list[str]:
+def ids(answer: DueBatch | PullResult | ScanResult) -> list[str]:
     return [decode_properties(one.properties)["UNIQ_KEY"] for one in split(answer.records, answer.sizes)]
 
 

@@ -6,19 +6,19 @@ from typing import Protocol
 
 import numpy as np
 import pytest
-from duetime_core.ondisk.files import QueueFiles
-from duetime_core.ondisk.queueimage import QueueImage
-from duetime_core.ondisk.rebuilding import QueueRecords, RebuildableQueue, UnitRebuilder
 from duetime_format.columns import Key
 from duetime_format.deletions import Deletion
 from duetime_format.halves import COMMITTED, end_tag
 from duetime_format.names import HALF_TOPIC, SCHEDULE_TOPIC
 from duetime_format.units import FILLER_SIZE, UNIT_TYPE, Units
+from duetime_shard.files import QueueFiles
+from duetime_shard.queues import QueueImage
+from duetime_shard.rebuilding import QueueRecords, RebuildableQueue, UnitRebuilder
 from duetime_store.files.disk import Disk
 from duetime_store.queues import queues
 from duetime_store.queues.deletions import Deletions
-from duetime_store.queues.topics import TopicLimits, Topics
-from duetime_store.recovery.replay import Damage
+from duetime_store.queues.topics import ShardTopics, TopicLimits
+from duetime_store.recovery.replay import LogDamage
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,7 +45,7 @@ class Queues(Protocol):
 
 class StoreQueues:
     def __init__(self, folder: Path) -> None:
-        topics = Topics({}, TopicLimits(100, 100), {})
+        topics = ShardTopics({}, TopicLimits(100, 100), {})
         self._queues = queues.Queues(Disk(), folder, 100, topics, files_max=8, deletions=Deletions())
         self.get, self.deleted_at = self._queues.get_bytes, self._queues.deletions.position
 
@@ -92,7 +92,7 @@ class Log:
 
     def __init__(self, queues: Queues) -> None:
         self.queues = queues
-        self.damage = Damage()
+        self.damage = LogDamage()
         self.rebuilder = UnitRebuilder(queues.get, queues.deleted_at, self.damage.add)
         self.position = 10_000
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from duetime_core.errors import StartupError
-from duetime_core.ondisk.history import LevelHistory
 from duetime_format import record
 from duetime_format.levels import DelayLevels
 from duetime_format.units import FILLER_SIZE
+from duetime_shard.history import LevelHistory
 from duetime_store.files import configs
 from duetime_store.files.disk import Disk
-from duetime_store.lanes.attendance import Asking
+from duetime_store.lanes.attendance import WaitingPull
 from duetime_store.metrics import StoreMetrics
 from duetime_store.writing.staging import DUPLICATE, OK
 from prometheus_client import CollectorRegistry
@@ -297,7 +297,7 @@ def test_message_that_is_appended_again_keeps_its_due_time_under_a_new_table(sha
     for _ in range(2):
         registry = CollectorRegistry()
         reader = reader_of(shard.store, StoreMetrics(registry))
-        found = asyncio.run(reader.pull_due(2, Asking("", b"", has_lease=True), 9, 1 << 20, 0))
+        found = asyncio.run(reader.pull_due(2, WaitingPull("", b"", has_lease=True), 9, 1 << 20, 0))
         assert (found.due_at_ms, found.damages) == ([due], {})
         assert registry.get_sample_value("duetime_store_units_repaired_total") == 0
         (shard.root / "checkpoint").unlink(missing_ok=True)

@@ -6,14 +6,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from duetime_format import record
-from duetime_format.lanes import Place
+from duetime_format.lanes import LanePlace
 from duetime_format.units import UNIT, UNIT_TYPE
-from duetime_store.lanes.attendance import Asking
+from duetime_store.lanes.attendance import WaitingPull
 from duetime_store.metrics import StoreMetrics
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.reading import repair
 from duetime_store.reading.filters import Filter
-from duetime_store.reading.reader import Due, Pulled
+from duetime_store.reading.reader import DueBatch, PullResult
 from prometheus_client import CollectorRegistry
 
 from tests.rounds import one_by_one
@@ -30,9 +30,9 @@ class Reading:
         self.reader = reader_of(shard.store, StoreMetrics(self.registry))
         self._shard = shard
 
-    def due(self, ahead_ms: int = 0, after: int = 0) -> Due:
-        async def ask() -> Due:
-            asking = Asking("", self._shard.store.lanes[1].cursor_after(Place(0, after - 1)), has_lease=True)
+    def due(self, ahead_ms: int = 0, after: int = 0) -> DueBatch:
+        async def ask() -> DueBatch:
+            asking = WaitingPull("", self._shard.store.lanes[1].cursor_after(LanePlace(0, after - 1)), has_lease=True)
             return await self.reader.pull_due(1, asking, 512, 1 << 30, 0, ahead_ms)
 
         return asyncio.run(ask())
@@ -59,8 +59,8 @@ class Reading:
             offset = pulled.next_offset
         return given
 
-    def pull(self, topic: str = "orders", offset: int = 0) -> Pulled:
-        async def ask() -> list[Pulled]:
+    def pull(self, topic: str = "orders", offset: int = 0) -> PullResult:
+        async def ask() -> list[PullResult]:
             queue = self._shard.store.queues.find(topic, 0)
             return await self.reader.pull([(queue, offset)], Filter.parse(""), 512, lambda: 1 << 30, 0)
 
@@ -75,7 +75,7 @@ def reading(shard: Shard) -> Reading:
     return Reading(shard)
 
 
-def messages(answer: Due | Pulled) -> list[str]:
+def messages(answer: DueBatch | PullResult) -> list[str]:
     found, at = [], 0
     for size in answer.sizes:
         if size:
@@ -203,7 +203,7 @@ def test_unit_that_names_an_intact_record_of_another_never_gives_that(shard: Sha
         assert {(one.topic, one.queue) for one in found(reading.pull())} == {("orders", 0)}
 
 
-def found(pulled: Pulled) -> list[record.Record]:
+def found(pulled: PullResult) -> list[record.Record]:
     records, at = [], 0
     for size in pulled.sizes:
         records.append(record.decode(pulled.records, at))

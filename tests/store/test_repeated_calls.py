@@ -9,7 +9,7 @@ import pytest
 from duetime.v1 import pending_pb2, store_pb2
 from duetime_format.lanes import TIMER_LANE_FIRST as LANE
 from duetime_store.finding.search import LogSearch
-from duetime_store.pending.keys import WantedKey
+from duetime_store.pending.keys import SearchedKey
 from duetime_store.reading import turns
 
 from tests.store.conftest import restored, timer
@@ -205,8 +205,8 @@ async def test_a_search_of_many_keys_ends_when_its_time_is_up(store: Running, mo
     monkeypatch.setattr(LogSearch, "_follow", slow)
     monkeypatch.setattr(turns, "REST", 0.0)
     search = store.node.parts.replacing._keys._search
-    wanted = [WantedKey(("orders", f"k{n}")) for n in range(9)]
+    wanted = [SearchedKey(("orders", f"k{n}")) for n in range(9)]
     for enough_s, count in ((1.0, 3), (0.1, 1), (0.0, 1)):
-        with turns.Turns(lambda: now[0]).walk() as walk:
+        with turns.ScanTurns(lambda: now[0]).walk() as walk:
             walk.start()
             assert await search.find(walk, wanted, enough_s) == count

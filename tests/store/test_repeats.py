@@ -10,7 +10,7 @@ from duetime_format import layout, record
 from duetime_format.names import HALF_TOPIC
 from duetime_format.properties import encode_properties
 from duetime_store.log.recent import CANDIDATES_MAX, Ints
-from duetime_store.writing.staging import DUPLICATE, OK, REFUSED, Outcome, refuse
+from duetime_store.writing.staging import DUPLICATE, OK, REFUSED, PutOutcome, refuse
 from duetime_store.writing.visible import VisibleLog
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,7 +109,7 @@ def test_half_message_is_known_by_the_topic_that_it_goes_to(shard: Shard) -> Non
     properties = {"UNIQ_KEY": "A", "REAL_TOPIC": "orders", "REAL_QID": "1"}
     half = record.Record(HALF_TOPIC, 0, b"body", record.with_crc_mark(encode_properties(properties)))
     intake = shard.store.admit(record.encode(half))
-    shard.store.stage_sent(intake, Outcome([], stored_at_ms=shard.clock.wall_ms))
+    shard.store.stage_sent(intake, PutOutcome([], stored_at_ms=shard.clock.wall_ms))
     for _ in range(2):
         first = shard.store.first_copies(shard.store.admit(sent("A")), [0]).get(0)
         assert first is not None

@@ -9,7 +9,7 @@ import pytest
 from duetime.v1 import pending_pb2, store_pb2
 from duetime_format import record
 from duetime_format.properties import value_of
-from duetime_format.restore import Entry, restore
+from duetime_format.restore import PulledEntry, restore
 from structlog.testing import capture_logs
 
 from tests.faulty_disk import FaultyDisk
@@ -62,7 +62,7 @@ async def drain(shard: Shard, lane: int) -> list[tuple[str, bytes]]:
         data, at = due.records[at : at + size], at + size
         one = record.decode(data)
         found.append((value_of(one.properties, b"UNIQ_KEY").decode(), one.body))
-        records += restore(Entry(lane, entry, due_at_ms, data))
+        records += restore(PulledEntry(lane, entry, due_at_ms, data))
     if found:
         request = store_pb2.RestoreRequest(records=records, lane=lane, entries=entries)
         assert not any((await shard.stub.Restore(request, timeout=60)).statuses)

@@ -11,7 +11,7 @@ import pytest
 from duetime.v1 import gateway_pb2
 from duetime_core.testing import FakeClock
 from duetime_format import record
-from duetime_format.restore import Entry, restore
+from duetime_format.restore import PulledEntry, restore
 from duetime_format.units import FILLER_SIZE, UNIT
 from duetime_store.recovery.checkpointer import Checkpointer
 from duetime_store.recovery.moving import MOVE_COUNT, MOVE_PAUSE_MS, _steps
@@ -117,7 +117,7 @@ class Shard(Running):
             lane_record = record.decode(due.records[position : position + size])
             position += size
             data = due.records[position - size : position]
-            restored += restore(Entry(level, due.first_entry + index, due.due_at_ms[index], data))
+            restored += restore(PulledEntry(level, due.first_entry + index, due.due_at_ms[index], data))
             found.append(lane_record)
         if found:
             answer = await self.put_entries(restored, lane=level, first_entry=due.first_entry)

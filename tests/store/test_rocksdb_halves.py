@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from duetime.v1 import store_pb2
-from duetime_core.ondisk import halves, rocksdbhalves
-from duetime_core.ondisk.state import read
 from duetime_format import layout, record
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.names import GIVEN_UP_TOPIC, HALF_TOPIC, ROCKSDB_HALF_TOPIC
 from duetime_format.properties import decode_properties, encode_properties
 from duetime_format.record import Record
+from duetime_shard import halves
+from duetime_shard.brokers import halves as rocksdbhalves
+from duetime_shard.shard import read
 from duetime_store.files import configs
 from duetime_store.log.intake import parse
 from duetime_store.offline.export import export_directory
@@ -22,7 +23,7 @@ from duetime_store.offline.summary import summary
 from duetime_store.offline.transfer import import_directory
 from duetime_store.offline.verify import verify
 from duetime_store.transactions.ending import Result
-from duetime_store.writing.staging import Outcome
+from duetime_store.writing.staging import PutOutcome
 
 from tests.format import golden55
 from tests.store.conftest import HandClock
@@ -81,7 +82,7 @@ def write(shard: HalfShard, topic: str, message_id: str, **fields: int) -> int:
     """A record of a broker that serves the directory in between. Returns its position."""
     named = {"UNIQ_KEY": message_id, "PGROUP": "Dd_tx", "REAL_TOPIC": "Dd_Trans", "REAL_QID": "0", "TRAN_MSG": "true"}
     encoded = record.encode(Record(topic, 0, b"body", record.with_crc_mark(encode_properties(named)), **fields))
-    (position,) = shard.store.stage_sent(parse(encoded), Outcome([], stored_at_ms=shard.clock.wall_ms)).tolist()
+    (position,) = shard.store.stage_sent(parse(encoded), PutOutcome([], stored_at_ms=shard.clock.wall_ms)).tolist()
     shard.flush()
     return int(position)
 

@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from duetime_core.ondisk import pending
-from duetime_core.ondisk.records import message
-from duetime_core.ondisk.scan import Log, scan_runs
-from duetime_core.ondisk.state import read
 from duetime_format import record
-from duetime_format.columns import Run
+from duetime_format.columns import RecordRun
 from duetime_format.lanes import is_timer_lane
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.names import TIMER_TOPIC
 from duetime_format.properties import decode_properties, encode_properties
 from duetime_format.record import Record
+from duetime_shard import pending
+from duetime_shard.records import message
+from duetime_shard.shard import read
+from duetime_shard.walk import ScannableLog, scan_runs
 from duetime_store.offline.export import export_directory
 from duetime_store.offline.transfer import import_directory
 from duetime_store.offline.verify import verify
@@ -60,10 +60,10 @@ def waiting(root: Path) -> Waiting:
     return found
 
 
-def records(log: Log, first: int) -> Iterator[Record]:
+def records(log: ScannableLog, first: int) -> Iterator[Record]:
     """The intact records of a log from a position on."""
     for item in scan_runs(log, first):
-        if isinstance(item, Run):
+        if isinstance(item, RecordRun):
             yield from map(item.record, range(item.count))
 
 

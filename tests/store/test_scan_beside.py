@@ -1,9 +1,9 @@
 """A log that is read while its store writes it."""
 
 import pytest
-from duetime_core.ondisk.scan import Blank, scan_runs
 from duetime_format import record
-from duetime_format.columns import Run
+from duetime_format.columns import RecordRun
+from duetime_shard.walk import SegmentBlank, scan_runs
 
 from tests.store.conftest import MIB
 
@@ -47,7 +47,7 @@ def test_record_that_was_being_written_is_whole_when_others_are_behind_it(missin
     torn[first:behind] = bytes(behind - first)
     positions: list[int] = []
     for item in scan_runs(Written(bytes(whole), bytes(torn)), 0):
-        assert isinstance(item, Run), item
+        assert isinstance(item, RecordRun), item
         positions += [item.position + start for start in item.starts]
     assert positions == starts
 
@@ -57,5 +57,9 @@ def test_record_that_stays_torn_is_damage(missing: tuple[int, int]) -> None:
     whole, starts = log(10)
     first, behind = (starts[4] + at for at in missing)
     whole[first:behind] = bytes(behind - first)
-    items = [item for item in scan_runs(Written(bytes(whole), bytes(whole)), 0) if not isinstance(item, Run | Blank)]
+    items = [
+        item
+        for item in scan_runs(Written(bytes(whole), bytes(whole)), 0)
+        if not isinstance(item, RecordRun | SegmentBlank)
+    ]
     assert [item.position for item in items] == [starts[4]]

@@ -8,7 +8,7 @@ import pytest
 from duetime.v1 import store_pb2
 from duetime_format import record
 from duetime_format.properties import value_of
-from duetime_format.restore import Entry, restore
+from duetime_format.restore import PulledEntry, restore
 from duetime_store.writing.ends import cancel
 
 from tests.store.conftest import timer
@@ -40,7 +40,7 @@ async def drain(shard: Shard) -> list[str]:
     for entry, size, due_at_ms in zip(due.entries, due.sizes, due.due_at_ms, strict=True):
         data, at = due.records[at : at + size], at + size
         found.append(value_of(record.decode(data).properties, b"UNIQ_KEY").decode())
-        records += restore(Entry(LANE, entry, due_at_ms, data))
+        records += restore(PulledEntry(LANE, entry, due_at_ms, data))
     if found:
         request = store_pb2.RestoreRequest(records=records, lane=LANE, entries=due.entries)
         assert not any((await shard.stub.Restore(request, timeout=60)).statuses)

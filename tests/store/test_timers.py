@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from duetime_format.lanes import Place
+from duetime_format.lanes import LanePlace
 from duetime_format.names import QUARANTINE_TOPIC
-from duetime_format.restore import Entry, restore
+from duetime_format.restore import PulledEntry, restore
 from duetime_format.units import Ints
 from duetime_store.lanes.timerlane import TimerLane
-from duetime_store.writing.staging import DUPLICATE, GAP, NOT_DUE, OK, Outcome
+from duetime_store.writing.staging import DUPLICATE, GAP, NOT_DUE, OK, PutOutcome
 
 from tests.store.conftest import HandClock, Shard, ids, timer
 
@@ -28,12 +28,12 @@ def become(shard: Shard, entries: Ints, number: int = LANE) -> bytes:
     """Records that a scheduler puts for entries."""
     units = shard.store.lanes[number].units(entries)
     return b"".join(
-        restore(Entry(number, entry, due_at_ms, shard.store.read_record(position, size)))
+        restore(PulledEntry(number, entry, due_at_ms, shard.store.read_record(position, size)))
         for entry, (position, size, due_at_ms) in zip(entries.tolist(), units.tolist(), strict=True)
     )
 
 
-def put_entries(shard: Shard, *entries: int, number: int = LANE) -> Outcome:
+def put_entries(shard: Shard, *entries: int, number: int = LANE) -> PutOutcome:
     """As a scheduler that gets these entries to restore."""
     chosen = np.array(entries, np.int64)
     intake = shard.store.admit(become(shard, chosen, number))
@@ -91,12 +91,12 @@ def test_pending_messages_are_there_after_a_restart(shard: Shard, clock: HandClo
         clock.wall_ms += 500
         restored += restore_due(shard)
     before = heads(shard)
-    rows = lane_of(shard).scan(Place(0, 0), 1 << 60, 1_000)
+    rows = lane_of(shard).scan(LanePlace(0, 0), 1 << 60, 1_000)
     shard.reopen()
     assert heads(shard) == before
     assert lane_of(shard).is_even
     assert lane_of(shard).pending_count == len(before)
-    again = lane_of(shard).scan(Place(0, 0), 1 << 60, 1_000)
+    again = lane_of(shard).scan(LanePlace(0, 0), 1 << 60, 1_000)
     assert all(np.array_equal(one, other) for one, other in zip(rows, again, strict=True))
     clock.wall_ms += 10_000
     restored += restore_due(shard)
@@ -119,7 +119,7 @@ def test_order_is_rebuilt_without_its_files(shard: Shard, clock: HandClock, gone
     clock.wall_ms += 800
     restored = restore_due(shard)
     save(shard)
-    rows = lane_of(shard).scan(Place(0, 0), 1 << 60, 1_000)
+    rows = lane_of(shard).scan(LanePlace(0, 0), 1 << 60, 1_000)
     names = [shard.store.ledger.numbers.names[number] for number in rows.topics.tolist()]
     shard.crash()
     path = shard.root / gone
@@ -127,7 +127,7 @@ def test_order_is_rebuilt_without_its_files(shard: Shard, clock: HandClock, gone
     shard.open()
     assert not shard.opened.report.whole_log
     assert heads(shard) == rows.entries.tolist() == sorted(set(range(300)) - set(restored), reverse=True)
-    again = lane_of(shard).scan(Place(0, 0), 1 << 60, 1_000)
+    again = lane_of(shard).scan(LanePlace(0, 0), 1 << 60, 1_000)
     assert [shard.store.ledger.numbers.names[number] for number in again.topics.tolist()] == names
 
 

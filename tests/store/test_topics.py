@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 from duetime.v1 import gateway_pb2, store_pb2
-from duetime_core.ondisk import topics as lines
+from duetime_shard import topics as lines
 from duetime_store.files import configs
 
 from tests.faulty_disk import FaultyDisk

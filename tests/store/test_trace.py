@@ -11,10 +11,10 @@ from duetime.v1 import consumer_pb2, store_pb2
 from duetime_format import record
 from duetime_format.names import GROUPS_TOPIC, QUARANTINE_TOPIC, dlq_topic, retry_topic
 from duetime_format.properties import encode_properties
-from duetime_format.restore import Entry, restore
+from duetime_format.restore import PulledEntry, restore
 from duetime_store.finding import journals, trace
 from duetime_store.log.intake import parse
-from duetime_store.writing.staging import Outcome
+from duetime_store.writing.staging import PutOutcome
 
 from tests.store.conftest import sent
 from tests.store.groups.running import GROUP, TOPIC, Consuming
@@ -68,7 +68,7 @@ async def settled(shard: Consuming, message: consumer_pb2.LeasedMessage, data: b
 
 async def restored(shard: Consuming, level: int, first: int, data: bytes, due_at_ms: int) -> None:
     """Entry `first` of a lane, as a scheduler puts it."""
-    again = restore(Entry(level, first, due_at_ms, data))
+    again = restore(PulledEntry(level, first, due_at_ms, data))
     answer = await shard.stub.Restore(
         store_pb2.RestoreRequest(records=again, lane=level, first_entry=first), timeout=60
     )
@@ -224,7 +224,7 @@ async def test_a_quarantined_message_has_its_reason(shard: Consuming) -> None:
     aside = copy(QUARANTINE_TOPIC, [], times=0, **{record.FAULT: "the record is torn", record.RETRY_TOPIC: ""})
     # Clients may not send one: put it as the store stages a replacement.
     store = shard.node.store
-    store.stage_sent(parse(aside), Outcome([], stored_at_ms=store.clock.now_ms()))
+    store.stage_sent(parse(aside), PutOutcome([], stored_at_ms=store.clock.now_ms()))
     shard.node.parts.flusher.wake()
     await store.when_durable()
     (event,) = (await life(shard)).events

@@ -12,7 +12,7 @@ from duetime_format import record
 from duetime_format.names import CANCELLED_TOPIC
 from duetime_store.finding import journals
 from duetime_store.log import journal
-from duetime_store.log.journal import Entry, event_records
+from duetime_store.log.journal import JournalEntry, event_records
 from duetime_store.writing.indexed import IndexedJournals
 
 from tests.seeds import seed
@@ -152,7 +152,7 @@ async def test_both_ways_lead_to_the_same_life(shard: Consuming, monkeypatch: py
 
 
 def test_a_record_has_no_more_words_than_properties_take() -> None:
-    entries = [Entry(1, b"x" * 50, None, [f"{number:08x}", f"{number + 1:08x}"]) for number in range(3_000)]
+    entries = [JournalEntry(1, b"x" * 50, None, [f"{number:08x}", f"{number + 1:08x}"]) for number in range(3_000)]
     records = [record.decode(one) for one in event_records(entries, 0, 0)]
     assert [len(one.properties) < 10_000 for one in records] == [True] * 3
     words = {word for one in records for word in as_words(one)}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from duetime_format import halves, record
-from duetime_store.writing.halves import Decided
+from duetime_store.writing.halves import HalfResolutions
 from duetime_store.writing.halves import end as stage_end
 
 from tests.store.conftest import sent
@@ -86,7 +86,7 @@ async def test_given_up_outlives_its_segment_as_long_as_its_copy(tmp_path: Path)
         (one,) = await prepared(store, "m0")
         await store.fill(1_500)
         found = record.decode((await get(store, one)).record)
-        decided = Decided([one.offset], [halves.GIVEN_UP], [halves.given_up(found, 15)])
+        decided = HalfResolutions([one.offset], [halves.GIVEN_UP], [halves.given_up(found, 15)])
         stage_end(store.node.store, decided, lambda _: None)
         await store.put(sent("behind", topic="noise"))
         await store.expire()

@@ -11,12 +11,12 @@ import pytest
 from duetime.v1 import store_pb2
 from duetime_format import halves, record
 from duetime_format.names import GIVEN_UP_TOPIC, OP_TOPIC
-from duetime_store.lanes.alarm import Alarm, ShardClock
+from duetime_store.lanes.alarm import ClockAlarm, ShardClock
 from duetime_store.metrics import StoreMetrics
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.transactions import tablefile
-from duetime_store.transactions.giving_up import GivingUp
-from duetime_store.writing.halves import Decided, end
+from duetime_store.transactions.giving_up import TransactionExpirer
+from duetime_store.writing.halves import HalfResolutions, end
 from prometheus_client import CollectorRegistry
 
 from tests.rounds import ONE_IN, some
@@ -45,7 +45,11 @@ def give_up(shard: HalfShard, name: str) -> None:
     offset = shard.halves[name].offset
     position, size, _ = shard.store.halves.units(np.array([offset]))[0].item()
     copy = halves.given_up(record.decode(shard.store.read_record(position, size)), 15)
-    end(shard.store, Decided([offset], [halves.GIVEN_UP], [copy]), lambda offsets: shard.table.end(np.array(offsets)))
+    end(
+        shard.store,
+        HalfResolutions([offset], [halves.GIVEN_UP], [copy]),
+        lambda offsets: shard.table.end(np.array(offsets)),
+    )
 
 
 @pytest.mark.parametrize("table", [True, False])
@@ -184,8 +188,8 @@ def test_one_that_has_left_its_queue_is_forgotten(shard: HalfShard) -> None:
     assert shard.store.halves.queue is not None
     shard.store.halves.queue.trim(shard.store.published_end)
     shard.clock.wall_ms += 61_000
-    alarm, metrics = Alarm(ShardClock(shard.clock)), StoreMetrics(CollectorRegistry())
-    giving_up = GivingUp(shard.store, shard.table, alarm, idle_flusher(shard.store), metrics, keep_ms=60_000)
+    alarm, metrics = ClockAlarm(ShardClock(shard.clock)), StoreMetrics(CollectorRegistry())
+    giving_up = TransactionExpirer(shard.store, shard.table, alarm, idle_flusher(shard.store), metrics, keep_ms=60_000)
     assert asyncio.run(giving_up._step())
     assert shard.open_offsets == []
 

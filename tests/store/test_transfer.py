@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from duetime_core.errors import DueTimeError
-from duetime_core.ondisk.files import QueueFiles
-from duetime_core.ondisk.folder import LocalFiles
-from duetime_core.ondisk.state import read
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_shard.disk import LocalFiles
+from duetime_shard.files import QueueFiles
+from duetime_shard.shard import read
 from duetime_store.files import configs
 from duetime_store.offline import transfer
 from duetime_store.offline.export import export_directory

@@ -11,7 +11,7 @@ from duetime_core.clock import turn
 from duetime_format import limits
 from duetime_store.reading import reader
 from duetime_store.reading.filters import Filter
-from duetime_store.reading.turns import LONG_S, STEP_S, Turns
+from duetime_store.reading.turns import LONG_S, STEP_S, ScanTurns
 
 from tests.store.conftest import sent
 from tests.store.running import Running
@@ -31,7 +31,7 @@ class Stopwatch:
         return self.now_s
 
 
-def hurried(store: Running) -> Turns:
+def hurried(store: Running) -> ScanTurns:
     """From now on a step is over after each piece of work."""
     store.node.parts.turns.now = Stopwatch(STEP_S)
     return store.node.parts.turns
@@ -42,7 +42,7 @@ def hurried(store: Running) -> Turns:
 
 async def test_scans_go_round_a_step_each() -> None:
     watch = Stopwatch(STEP_S / 10)
-    turns, told = Turns(watch), list[str]()
+    turns, told = ScanTurns(watch), list[str]()
 
     async def scan(name: str) -> None:
         with turns.walk() as walk:
@@ -61,7 +61,7 @@ async def test_scans_go_round_a_step_each() -> None:
 
 async def test_scans_together_have_half_of_the_loops_time() -> None:
     watch = Stopwatch()
-    turns, began_s = Turns(watch), watch.now_s
+    turns, began_s = ScanTurns(watch), watch.now_s
     scanned_s = 0.0
 
     async def scan() -> None:
@@ -89,7 +89,7 @@ async def test_scans_together_have_half_of_the_loops_time() -> None:
 
 async def test_short_looks_are_charged_to_the_long_ones() -> None:
     watch = Stopwatch()
-    turns = Turns(watch)
+    turns = ScanTurns(watch)
     for _ in range(10):
         with turns.walk() as walk:
             walk.start()
@@ -104,7 +104,7 @@ async def test_short_looks_are_charged_to_the_long_ones() -> None:
 
 async def test_abandoned_scan_blocks_no_other() -> None:
     watch = Stopwatch(STEP_S / 10)
-    turns = Turns(watch)
+    turns = ScanTurns(watch)
     turns.end(STEP_S, given=False)
     waiting, given, other = (asyncio.create_task(turns.next()) for _ in range(3))
     await turn()

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from duetime_core.ondisk import state
-from duetime_core.ondisk.files import LogFiles, QueueFiles
-from duetime_core.ondisk.folder import LocalFiles
-from duetime_core.ondisk.scan import Blank, item_end
-from duetime_format.columns import Run
+from duetime_format.columns import RecordRun
 from duetime_format.keys import rows_of
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.units import UNIT
+from duetime_shard import shard as state
+from duetime_shard.disk import LocalFiles
+from duetime_shard.files import LogFiles, QueueFiles
+from duetime_shard.walk import SegmentBlank, item_end
 from duetime_store.files.disk import Disk
 from duetime_store.finding.index import ENTRY, HEADER, IndexWriter, Shape
 from duetime_store.log.segment import file_name
 from duetime_store.offline import units
-from duetime_store.offline.report import Report
+from duetime_store.offline.report import VerifyReport
 from duetime_store.offline.verify import verify
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,7 +32,7 @@ LEVELS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
 SHAPE = Shape(50, 200)
 
 
-def verified(root: Path) -> Report:
+def verified(root: Path) -> VerifyReport:
     return verify(root, LEVELS)
 
 
@@ -54,7 +54,7 @@ def add_index(root: Path) -> None:
     writer = IndexWriter.create(Disk(), root / "index" / "20260101000000000", SHAPE, None)
     log = LogFiles(LocalFiles(root))
     for run in state.walk(log):
-        if isinstance(run, Run):
+        if isinstance(run, RecordRun):
             writer.append(rows_of(run))
     writer.write_slots()
     writer.close()
@@ -100,7 +100,7 @@ def places(root: Path) -> list[tuple[Path, int, int]]:
     log = LogFiles(LocalFiles(root))
     items = list(state.walk(log))
     end = item_end(items[-1])
-    blank = next(item for item in items if isinstance(item, Blank))
+    blank = next(item for item in items if isinstance(item, SegmentBlank))
     found = [
         (root / "commitlog" / file_name(0), 0, blank.position + 8),
         (root / "commitlog" / file_name(MIB), 0, end - MIB),

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 from duetime.v1 import pending_pb2, store_pb2
-from duetime_core.ondisk import pending
-from duetime_core.ondisk.records import message
-from duetime_core.ondisk.state import read
 from duetime_format.levels import DelayLevels
 from duetime_format.properties import decode_properties
 from duetime_format.units import UNIT
+from duetime_shard import pending
+from duetime_shard.records import message
+from duetime_shard.shard import read
 from duetime_store.counting import countfile
 from duetime_store.offline.export import export_directory
 from duetime_store.offline.summary import summary

@@ -8,7 +8,7 @@ from duetime_format import record
 from duetime_format.names import HALF_TOPIC
 from duetime_format.properties import encode_properties
 from duetime_format.record import Record, with_crc_mark
-from duetime_store.transactions.ending import Answer, Asked, Ending, Result
+from duetime_store.transactions.ending import EndResults, RequestedEnds, Result, TransactionResolver
 
 from tests.store.running import Running
 
@@ -93,10 +93,12 @@ def results_of(ids: Sequence[str], answer: store_pb2.EndTransactionsResponse) ->
     return results
 
 
-def staged_ends(ending: Ending, group: str, ends: Sequence[HalfEnd], *, given_up: bool = False) -> list[Result]:
+def staged_ends(
+    ending: TransactionResolver, group: str, ends: Sequence[HalfEnd], *, given_up: bool = False
+) -> list[Result]:
     """Results that hold once all of it is durable."""
-    asked = Asked(ends_of(group, ends, given_up=given_up))
-    answer = Answer(len(ends))
+    asked = RequestedEnds(ends_of(group, ends, given_up=given_up))
+    answer = EndResults(len(ends))
     ending.stage(asked, answer, range(len(ends)))
     return results_of([one.message_id for one in ends], answer.response())
 

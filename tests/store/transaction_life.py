@@ -19,13 +19,13 @@ from duetime_core.errors import DiskFull, ReadOnly
 from duetime_format.names import HALF_TOPIC, OP_TOPIC
 from duetime_format.properties import decode_properties
 from duetime_format.record import Record
-from duetime_store.reading.turns import Turns
-from duetime_store.recovery.checkpointer import Keeper
-from duetime_store.recovery.ordersaving import Keepers
-from duetime_store.transactions.ending import STATES, Ending, Result
+from duetime_store.reading.turns import ScanTurns
+from duetime_store.recovery.checkpointer import CheckpointKeeper
+from duetime_store.recovery.ordersaving import CombinedKeeper
+from duetime_store.transactions.ending import STATES, Result, TransactionResolver
 from duetime_store.transactions.keeping import TransactionKeeper
-from duetime_store.transactions.preparing import Preparing
-from duetime_store.transactions.results import Results
+from duetime_store.transactions.preparing import TransactionPreparer
+from duetime_store.transactions.results import SendResultMaker
 
 from tests.store.life import DELAYS_MS, Life
 from tests.store.life_lanes import TIMERS
@@ -60,17 +60,17 @@ class TransactionLife(Life):
         self.halves: dict[str, int] = {}
         super().__init__(*args, **options)
 
-    def make_keeper(self) -> Keeper:
+    def make_keeper(self) -> CheckpointKeeper:
         table = self.opened.transactions
-        return Keepers(
+        return CombinedKeeper(
             [super().make_keeper(), TransactionKeeper(self.store.halves, self.store.log, table, self.worker)]
         )
 
     def _begin(self) -> None:
         super()._begin()
         flusher, settings, table = self.flusher, self.settings, self.opened.transactions
-        self.preparing = Preparing(self.store, table, flusher, timeout_ms=settings.transaction_timeout_ms)
-        self.ending = Ending(self.store, table, Results(self.store, shard=0), flusher, Turns())
+        self.preparing = TransactionPreparer(self.store, table, flusher, timeout_ms=settings.transaction_timeout_ms)
+        self.ending = TransactionResolver(self.store, table, SendResultMaker(self.store, shard=0), flusher, ScanTurns())
 
     def _end(self) -> None:
         self.calls.clear()

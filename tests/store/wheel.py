@@ -3,22 +3,22 @@
 from pathlib import Path
 
 import numpy as np
-from duetime_core.ondisk.brokertimers import LOG_UNIT, Check, pending
-from duetime_core.ondisk.folder import LocalFiles
 from duetime_format import record
 from duetime_format.names import TIMER_TOPIC
 from duetime_format.properties import decode_properties, encode_properties
 from duetime_format.record import Record, encode
 from duetime_format.units import UNIT_TYPE
+from duetime_shard.brokers.timers import LOG_UNIT, TimerCheck, pending
+from duetime_shard.disk import LocalFiles
 
 START_MS = 1_700_000_000_000
 SEGMENT_BYTES = 1 << 20
 ROLLED, DELETES = 2, 4
 
 
-def read_check(root: Path) -> Check:
+def read_check(root: Path) -> TimerCheck:
     """Values of timercheck of a directory."""
-    return Check.decode((root / "config" / "timercheck").read_bytes())
+    return TimerCheck.decode((root / "config" / "timercheck").read_bytes())
 
 
 class Wheel:
@@ -66,7 +66,7 @@ class Wheel:
 
     def pending(self, *, read_ms: int, queue_offset: int, written_ms: int = START_MS) -> list[int]:
         """Offsets of pending timers, with a timercheck of this content."""
-        self._write(Check(read_ms, 0, queue_offset, queue_offset, 0, written_ms, 1))
+        self._write(TimerCheck(read_ms, 0, queue_offset, queue_offset, 0, written_ms, 1))
         found = pending(
             LocalFiles(self.root),
             np.arange(len(self.units)),
@@ -83,7 +83,7 @@ class Wheel:
         self.log += data
         return position, len(data)
 
-    def _write(self, check: Check) -> None:
+    def _write(self, check: TimerCheck) -> None:
         for folder in ("config", "timerlog", "commitlog"):
             (self.root / folder).mkdir(exist_ok=True)
         (self.root / "config" / "timercheck").write_bytes(check.encode().ljust(4_096, b"\0"))

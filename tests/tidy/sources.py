@@ -10,6 +10,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 PACKAGES = {
     "duetime_format": "format/duetime_format",
     "duetime_core": "core/duetime_core",
+    "duetime_shard": "shard/duetime_shard",
     "duetime": "sdk/duetime",
     "duetime_gateway": "services/producer_gw/duetime_gateway",
     "duetime_store": "services/store/duetime_store",
@@ -18,7 +19,7 @@ PACKAGES = {
     "duetime_spark": "spark/duetime_spark",
     "duetime_console": "console/duetime_console",
 }
-SOURCES = ("format", "core", "sdk", "services", "spark", "console", "tests", "bench", "deploy", "examples")
+SOURCES = ("format", "core", "shard", "sdk", "services", "spark", "console", "tests", "bench", "deploy", "examples")
 GENERATED = PROJECT / "sdk" / "duetime" / "v1"
 # The rest of its folder is written by hand.
 GENERATED_FILE = PROJECT / "services/producer_gw/duetime_gateway/rocketmq/wire/messaging_pb2.py"

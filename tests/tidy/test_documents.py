@@ -73,7 +73,7 @@ def test_operations_page_lists_every_metric() -> None:
     )
     names = {
         name.removesuffix("_total")
-        for path in files("core", "services", "console")
+        for path in files("core", "shard", "services", "console")
         for name in literal.findall(content(path))
         if name not in PACKAGES
     }
@@ -91,7 +91,7 @@ def test_protocol_page_lists_the_reason_of_every_error() -> None:
 
     literal = re.compile(r'\breason="([A-Z][A-Z0-9_]+)"')
     reasons = {kind.reason for kind in below(DueTimeError) if kind is not errors.StartupError}
-    reasons |= {reason for path in files("core", "services") for reason in literal.findall(content(path))}
+    reasons |= {reason for path in files("core", "shard", "services") for reason in literal.findall(content(path))}
     assert missing(reasons, document("docs/protocol.md")) == []
 
 

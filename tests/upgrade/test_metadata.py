@@ -10,10 +10,10 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from duetime_core.metadata import (
-    Base,
     Database,
-    Groups,
+    GroupTable,
     LaneLeaseModel,
+    MetadataBase,
     TopicModel,
     TopicQueueModel,
     current_revision,
@@ -54,7 +54,7 @@ def test_schema_becomes_this_versions(database_url: str) -> None:
     engine = make_engine(parse_url(database_url))
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
-        assert compare_metadata(context, Base.metadata) == []
+        assert compare_metadata(context, MetadataBase.metadata) == []
     engine.dispose()
 
 
@@ -65,7 +65,7 @@ async def test_topics_routes_groups_and_lanes_are_the_same(database_url: str, ki
     upgrade(database_url)
     database = Database(database_url)
     try:
-        groups = await Groups(database, FakeClock()).list()
+        groups = await GroupTable(database, FakeClock()).list()
     finally:
         await database.stop()
     assert [MessageToDict(group, preserving_proto_field_name=True) for group in groups] == answers["groups"]

@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from duetime_console.api.openapi import OPERATIONS, document
-from duetime_console.api.operations import Nowhere, Resource
+from duetime_console.api.operations import Resource, UnknownResource
 
 _BY_PATH = sorted(OPERATIONS, key=attrgetter("path"))
 
@@ -25,5 +25,5 @@ def _pattern(path: str) -> str:
 ROUTES = [
     Route("/api/v1/openapi.json", _document, methods=["GET"]),
     *(Route(_pattern(path), Resource(list(each))) for path, each in groupby(_BY_PATH, key=attrgetter("path"))),
-    Route("/api/{rest:path}", Nowhere()),
+    Route("/api/{rest:path}", UnknownResource()),
 ]

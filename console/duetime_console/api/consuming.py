@@ -22,10 +22,10 @@ from duetime_format.limits import (
 )
 from pydantic import Field, model_validator
 
-from duetime_console.api.fields import Given, Length, Moment, Opaque, Told, iso, opaque
+from duetime_console.api.fields import AnswerModel, Length, Moment, Opaque, RequestModel, iso, opaque
 from duetime_console.api.limits import HTTP_BATCH_COUNT_MAX, HTTP_RECEIVES_MAX
-from duetime_console.api.models import GivenRetry, Stored, ToldProblem, Topic, stored_fields
-from duetime_console.api.operations import Answer, Call, Nothing, Operation
+from duetime_console.api.models import ProblemAnswer, RetryFields, StoredMessageAnswer, Topic, stored_fields
+from duetime_console.api.operations import EmptyQuery, Operation, OperationAnswer, OperationCall
 from duetime_console.api.problems import Problem
 
 Group = Annotated[str, Field(min_length=1, max_length=GROUP_CHARS_MAX)]
@@ -37,7 +37,7 @@ _STATUSES = {
 }
 
 
-class GivenReceive(Given):
+class ReceiveBody(RequestModel):
     group: Group
     topic: Topic
     max: int = Field(RECEIVE_COUNT_DEFAULT, ge=1, le=HTTP_BATCH_COUNT_MAX)
@@ -78,7 +78,7 @@ class GivenReceive(Given):
         )
 
 
-class Leased(Stored):
+class LeasedMessageAnswer(StoredMessageAnswer):
     """A message under the caller's lease."""
 
     receipt: str = Field(description="names this delivery")
@@ -86,21 +86,21 @@ class Leased(Stored):
     lease_ends_at: str | None
 
 
-class LeasedMessages(Told):
-    messages: list[Leased]
+class LeasedMessages(AnswerModel):
+    messages: list[LeasedMessageAnswer]
 
 
-class GivenReceipts(Given):
+class ReceiptsRequest(RequestModel):
     group: Group
     receipts: Receipts
 
 
-class GivenInvisible(GivenReceipts):
+class InvisibleRequest(ReceiptsRequest):
     invisible: Length = Field(description="leases end this long from now: 10 ms to 12 h; 0s returns the messages")
     not_attempted: bool = Field(False, description="with 0s: these deliveries do not count as attempts")
 
 
-class GivenError(Given):
+class HandlerErrorRequest(RequestModel):
     """The error of a handler; long texts are cut."""
 
     type: str = ""
@@ -108,13 +108,13 @@ class GivenError(Given):
     trace: str = ""
 
 
-class GivenFailure(Given):
+class FailureRequest(RequestModel):
     receipt: Opaque
     delay: Length | None = Field(
         None, le=BACKOFF_MS_MAX, description="delay of the redelivery, instead of the policy's"
     )
     reject: bool = Field(False, description="makes it a dead letter at once")
-    error: GivenError | None = None
+    error: HandlerErrorRequest | None = None
 
     def as_proto(self) -> consumer_pb2.Nack:
         nack = consumer_pb2.Nack(receipt=self.receipt, delay_ms=self.delay, reject=self.reject)
@@ -123,20 +123,20 @@ class GivenFailure(Given):
         return nack
 
 
-class GivenFailures(Given):
+class FailuresRequest(RequestModel):
     group: Group
-    failures: list[GivenFailure] = Field(min_length=1, max_length=HTTP_BATCH_COUNT_MAX)
-    retry: GivenRetry | None = Field(None, description="replaces the group's policy for these messages")
+    failures: list[FailureRequest] = Field(min_length=1, max_length=HTTP_BATCH_COUNT_MAX)
+    retry: RetryFields | None = Field(None, description="replaces the group's policy for these messages")
 
 
-class ReceiptStatus(Told):
+class ReceiptStatus(AnswerModel):
     receipt: str
     status: str = Field(
         description="ok; expired: the message is redelivered under another receipt; unknown: not a receipt of the group"
     )
 
 
-class ReceiptStatuses(Told):
+class ReceiptStatuses(AnswerModel):
     """One status for each receipt, in order."""
 
     results: list[ReceiptStatus]
@@ -146,10 +146,10 @@ class Failure(ReceiptStatus):
     dead: bool = Field(description="true: it is now a dead letter of the group")
     deliver_at: str | None = Field(description="time of the redelivery")
     attempt: int | None
-    problem: Annotated[ToldProblem | None, Field(description="the error, if nothing was changed")] = None
+    problem: Annotated[ProblemAnswer | None, Field(description="the error, if nothing was changed")] = None
 
 
-class Failures(Told):
+class Failures(AnswerModel):
     """One result for each failure, in order."""
 
     results: list[Failure]
@@ -171,11 +171,11 @@ def _counted(caller: str) -> Iterator[None]:
         _receives.give(caller)
 
 
-async def receive(call: Call, _: Nothing, given: GivenReceive) -> Answer:
+async def receive(call: OperationCall, _: EmptyQuery, given: ReceiveBody) -> OperationAnswer:
     with _counted(call.caller):
         answer = await call.while_there(call.gateway("Receive", given.as_proto(), given.wait / 1000))
     messages = [
-        Leased(
+        LeasedMessageAnswer(
             **stored_fields(each.message),
             receipt=opaque(each.receipt),
             attempt=each.attempt,
@@ -183,15 +183,15 @@ async def receive(call: Call, _: Nothing, given: GivenReceive) -> Answer:
         )
         for each in answer.messages
     ]
-    return Answer(LeasedMessages(messages=messages))
+    return OperationAnswer(LeasedMessages(messages=messages))
 
 
-async def ack(call: Call, _: Nothing, given: GivenReceipts) -> Answer:
+async def ack(call: OperationCall, _: EmptyQuery, given: ReceiptsRequest) -> OperationAnswer:
     answer = await call.gateway("Ack", consumer_pb2.AckRequest(group=given.group, receipts=given.receipts))
-    return Answer(_statuses(given.receipts, list(answer.statuses)))
+    return OperationAnswer(_statuses(given.receipts, list(answer.statuses)))
 
 
-async def change_invisible(call: Call, _: Nothing, given: GivenInvisible) -> Answer:
+async def change_invisible(call: OperationCall, _: EmptyQuery, given: InvisibleRequest) -> OperationAnswer:
     wanted = consumer_pb2.ChangeInvisibleRequest(
         group=given.group,
         receipts=given.receipts,
@@ -199,7 +199,7 @@ async def change_invisible(call: Call, _: Nothing, given: GivenInvisible) -> Ans
         not_attempted=given.not_attempted,
     )
     answer = await call.gateway("ChangeInvisible", wanted)
-    return Answer(_statuses(given.receipts, list(answer.statuses)))
+    return OperationAnswer(_statuses(given.receipts, list(answer.statuses)))
 
 
 def _statuses(receipts: list[bytes], statuses: list[consumer_pb2.ReceiptStatus]) -> ReceiptStatuses:
@@ -212,7 +212,7 @@ def _statuses(receipts: list[bytes], statuses: list[consumer_pb2.ReceiptStatus])
     return ReceiptStatuses(results=results)
 
 
-async def nack(call: Call, _: Nothing, given: GivenFailures) -> Answer:
+async def nack(call: OperationCall, _: EmptyQuery, given: FailuresRequest) -> OperationAnswer:
     wanted = consumer_pb2.NackRequest(
         group=given.group,
         nacks=[each.as_proto() for each in given.failures],
@@ -223,7 +223,7 @@ async def nack(call: Call, _: Nothing, given: GivenFailures) -> Answer:
         _failure(each.receipt, result, call.errors_url)
         for each, result in zip(given.failures, answer.results, strict=True)
     ]
-    return Answer(Failures(results=results))
+    return OperationAnswer(Failures(results=results))
 
 
 def _failure(receipt: bytes, result: consumer_pb2.NackResult, errors_url: str) -> Failure:
@@ -235,7 +235,7 @@ def _failure(receipt: bytes, result: consumer_pb2.NackResult, errors_url: str) -
         attempt=result.attempt or None,
     )
     if result.HasField("fault"):
-        found.problem = ToldProblem.model_validate(Problem.of_fault(result.fault).as_object(errors_url))
+        found.problem = ProblemAnswer.model_validate(Problem.of_fault(result.fault).as_object(errors_url))
     return found
 
 
@@ -247,7 +247,7 @@ OPERATIONS = [
         "Lease messages to the caller",
         receive,
         {200: LeasedMessages},
-        body=GivenReceive,
+        body=ReceiveBody,
         description="No other receiver of the group gets them until their lease ends; then, unless acked, they are "
         "redelivered. A waiting call ends when its client disconnects. A missing group is created.",
     ),
@@ -258,7 +258,7 @@ OPERATIONS = [
         "Acknowledge messages",
         ack,
         {200: ReceiptStatuses},
-        body=GivenReceipts,
+        body=ReceiptsRequest,
         description="Marks them as done, durably. May be repeated.",
     ),
     Operation(
@@ -268,7 +268,7 @@ OPERATIONS = [
         "Report failed messages",
         nack,
         {200: Failures},
-        body=GivenFailures,
+        body=FailuresRequest,
         description="They are redelivered by the policy, or become dead letters. May be repeated.",
     ),
     Operation(
@@ -278,7 +278,7 @@ OPERATIONS = [
         "Change the end of leases",
         change_invisible,
         {200: ReceiptStatuses},
-        body=GivenInvisible,
+        body=InvisibleRequest,
         description="Later for a slow handler, or now to release the messages. Receipts stay valid.",
     ),
 ]

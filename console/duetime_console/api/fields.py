@@ -15,19 +15,19 @@ INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
 INT64_DIGITS = 19
 
 
-class Given(BaseModel):
+class RequestModel(BaseModel):
     """A JSON object from a caller: unknown fields are rejected, and texts are not converted to numbers."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class Asked(BaseModel):
+class QueryModel(BaseModel):
     """A caller's query; all of its values are text."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class Told(BaseModel):
+class AnswerModel(BaseModel):
     """An answer. Fields may be added: callers skip unknown ones."""
 
 

@@ -6,17 +6,17 @@ from duetime.v1 import consumer_pb2, gateway_pb2, pending_pb2
 from duetime_format.limits import PENDING_COUNT_DEFAULT, PENDING_COUNT_MAX, QUERY_COUNT_DEFAULT, QUERY_COUNT_MAX
 from pydantic import Field, model_validator
 
-from duetime_console.api.fields import Asked, Moment, Opaque, Told, iso, opaque
-from duetime_console.api.models import State, Stored, Topic, state_of, stored_fields
-from duetime_console.api.operations import Answer, Call, Operation
+from duetime_console.api.fields import AnswerModel, Moment, Opaque, QueryModel, iso, opaque
+from duetime_console.api.models import State, StoredMessageAnswer, Topic, state_of, stored_fields
+from duetime_console.api.operations import Operation, OperationAnswer, OperationCall
 
 
-class AskedMessage(Asked):
+class MessageQuery(QueryModel):
     topic: str = Field("", description="its topic, if known: makes the search faster")
     trace: bool = Field(False, description="include its trace")
 
 
-class AskedMessages(Asked):
+class MessageSearchQuery(QueryModel):
     topic: Topic
     key: str = Field("", description="one of its keys, or its id")
     tag: str = Field("", description="its tag, instead of a key")
@@ -31,7 +31,7 @@ class AskedMessages(Asked):
         return self
 
 
-class AskedRange(Asked):
+class DueRangeQuery(QueryModel):
     topic: str = Field("", description="empty: all")
     due_from: Moment = Field(0, description="due then or later")
     due_before: Moment = 0
@@ -43,14 +43,14 @@ class AskedRange(Asked):
         return self
 
 
-class AskedPending(AskedRange):
+class PendingQuery(DueRangeQuery):
     key: str = Field("", description="one of its keys")
     bodies: bool = Field(False, description="include the bodies")
     max: int = Field(PENDING_COUNT_DEFAULT, ge=1, le=PENDING_COUNT_MAX, description="messages per page")
     page: Opaque = Field(b"", description="next_page of the previous answer")
 
 
-class Event(Told):
+class Event(AnswerModel):
     """An event of a message. Fields that do not apply are null."""
 
     kind: str = Field(description="accepted, deferred, restored, received, failed, ... (see TraceKind)")
@@ -93,14 +93,14 @@ class Event(Told):
         )
 
 
-class Trace(Told):
+class TraceAnswer(AnswerModel):
     """Events, oldest first; `gaps` lists possibly missing parts, a sentence each."""
 
     events: list[Event]
     gaps: list[str]
 
 
-class Found(Stored):
+class FoundMessageAnswer(StoredMessageAnswer):
     """A message and its state. A pending one has a future due_at, and its entry in the lane as offset."""
 
     state: State
@@ -108,24 +108,24 @@ class Found(Stored):
     offset_id: str
     lane: int | None
     before_count: int | None = Field(description="pending messages of its lane that are due before it")
-    trace: Trace | None = None
+    trace: TraceAnswer | None = None
 
 
-class FoundMessages(Told):
+class FoundMessages(AnswerModel):
     """Messages, the latest first."""
 
-    messages: list[Found]
+    messages: list[FoundMessageAnswer]
     more: bool = Field(description="older ones exist: repeat with an earlier stored_to")
 
 
-class Pending(Stored):
+class Pending(StoredMessageAnswer):
     """A message that is not due yet."""
 
     shard: int
     lane: int
 
 
-class PendingPage(Told):
+class PendingPage(AnswerModel):
     """Messages by due time. A page may be short or empty if the filter matches few: more follow while next_page is not
     null."""
 
@@ -134,7 +134,7 @@ class PendingPage(Told):
     seen_count: int
 
 
-class Bucket(Told):
+class Bucket(AnswerModel):
     """Pending messages due from due_from on, within width_ms."""
 
     due_from: str | None
@@ -144,7 +144,7 @@ class Bucket(Told):
     lane: int | None
 
 
-class Backlog(Told):
+class BacklogAnswer(AnswerModel):
     """Counts of pending messages: exact, as of one point in time of each shard."""
 
     now: str | None
@@ -154,9 +154,9 @@ class Backlog(Told):
     unreachable_shards: list[int]
 
 
-def _found(message: gateway_pb2.FoundMessage, trace: Trace | None = None) -> Found:
+def _found(message: gateway_pb2.FoundMessage, trace: TraceAnswer | None = None) -> FoundMessageAnswer:
     pending = message.state == gateway_pb2.MESSAGE_STATE_PENDING
-    found = Found(
+    found = FoundMessageAnswer(
         **stored_fields(message.message),
         state=state_of(message),
         shard=message.shard,
@@ -169,18 +169,18 @@ def _found(message: gateway_pb2.FoundMessage, trace: Trace | None = None) -> Fou
     return found
 
 
-async def get(call: Call, asked: AskedMessage, _: None) -> Answer:
+async def get(call: OperationCall, asked: MessageQuery, _: None) -> OperationAnswer:
     found = await call.gateway("GetMessage", gateway_pb2.GetMessageRequest(id=call.message_id, topic=asked.topic))
     if not asked.trace:
-        return Answer(_found(found))
+        return OperationAnswer(_found(found))
     # The message's own id; an offset id is none.
     wanted = consumer_pb2.TraceMessageRequest(id=found.message.id or call.message_id, topic=asked.topic)
     answer = await call.gateway("TraceMessage", wanted)
-    trace = Trace(events=[Event.of(each) for each in answer.events], gaps=list(answer.gaps))
-    return Answer(_found(found, trace))
+    trace = TraceAnswer(events=[Event.of(each) for each in answer.events], gaps=list(answer.gaps))
+    return OperationAnswer(_found(found, trace))
 
 
-async def find(call: Call, asked: AskedMessages, _: None) -> Answer:
+async def find(call: OperationCall, asked: MessageSearchQuery, _: None) -> OperationAnswer:
     wanted = gateway_pb2.QueryMessagesRequest(
         topic=asked.topic,
         key=asked.key,
@@ -190,10 +190,10 @@ async def find(call: Call, asked: AskedMessages, _: None) -> Answer:
         max_count=asked.max,
     )
     answer = await call.gateway("QueryMessages", wanted)
-    return Answer(FoundMessages(messages=[_found(each) for each in answer.messages], more=answer.more))
+    return OperationAnswer(FoundMessages(messages=[_found(each) for each in answer.messages], more=answer.more))
 
 
-async def pending(call: Call, asked: AskedPending, _: None) -> Answer:
+async def pending(call: OperationCall, asked: PendingQuery, _: None) -> OperationAnswer:
     wanted = pending_pb2.ListPendingRequest(
         filter=pending_pb2.PendingFilter(
             topic=asked.topic, key=asked.key, due_from_ms=asked.due_from, due_before_ms=asked.due_before
@@ -208,10 +208,10 @@ async def pending(call: Call, asked: AskedPending, _: None) -> Answer:
         for each in answer.messages
     ]
     next_page = opaque(answer.next_page_token) or None
-    return Answer(PendingPage(messages=messages, next_page=next_page, seen_count=answer.seen_count))
+    return OperationAnswer(PendingPage(messages=messages, next_page=next_page, seen_count=answer.seen_count))
 
 
-async def backlog(call: Call, asked: AskedRange, _: None) -> Answer:
+async def backlog(call: OperationCall, asked: DueRangeQuery, _: None) -> OperationAnswer:
     wanted = pending_pb2.BacklogRequest(
         topic=asked.topic, due_from_ms=asked.due_from, due_before_ms=asked.due_before, all_lanes_together=True
     )
@@ -226,14 +226,14 @@ async def backlog(call: Call, asked: AskedRange, _: None) -> Answer:
         )
         for each in answer.buckets
     ]
-    backlog = Backlog(
+    backlog = BacklogAnswer(
         now=iso(answer.now_ms),
         pending_count=answer.pending_count,
         overdue_count=answer.overdue_count,
         buckets=buckets,
         unreachable_shards=list(answer.unreachable_shards),
     )
-    return Answer(backlog)
+    return OperationAnswer(backlog)
 
 
 OPERATIONS = [
@@ -244,7 +244,7 @@ OPERATIONS = [
         "Find messages by key or tag",
         find,
         {200: FoundMessages},
-        query=AskedMessages,
+        query=MessageSearchQuery,
     ),
     Operation(
         "GET",
@@ -252,8 +252,8 @@ OPERATIONS = [
         "get",
         "Get a message by its id",
         get,
-        {200: Found},
-        query=AskedMessage,
+        {200: FoundMessageAnswer},
+        query=MessageQuery,
         description="In any state; also by RocketMQ's offset id.",
     ),
     Operation(
@@ -263,7 +263,7 @@ OPERATIONS = [
         "List pending messages",
         pending,
         {200: PendingPage},
-        query=AskedPending,
+        query=PendingQuery,
         description="Of all shards by due time, page by page. 503: a shard does not answer, so messages "
         "may be missing.",
     ),
@@ -273,8 +273,8 @@ OPERATIONS = [
         "backlog",
         "Count pending messages",
         backlog,
-        {200: Backlog},
-        query=AskedRange,
+        {200: BacklogAnswer},
+        query=DueRangeQuery,
         description="By topic and due time. A bucket that the range cuts is counted whole.",
     ),
 ]

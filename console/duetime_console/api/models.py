@@ -18,7 +18,7 @@ from duetime_format.limits import (
 from duetime_format.record import LITE_TOPIC
 from pydantic import Field, model_validator
 
-from duetime_console.api.fields import Base64, Given, Int32, Length, Moment, Told, iso
+from duetime_console.api.fields import AnswerModel, Base64, Int32, Length, Moment, RequestModel, iso
 from duetime_console.api.limits import HTTP_BATCH_COUNT_MAX
 
 _BODIES = ("body", "body_json", "body_base64")
@@ -28,7 +28,7 @@ Topic = Annotated[str, Field(min_length=1, max_length=TOPIC_CHARS_MAX, descripti
 MessageId = Annotated[str, Field(max_length=ID_CHARS_MAX)]
 
 
-class GivenExponential(Given):
+class ExponentialFields(RequestModel):
     """Delays that grow by a factor."""
 
     initial: Length = Field(description="delay before the first retry: 1 ms to 12 h")
@@ -37,11 +37,11 @@ class GivenExponential(Given):
     jitter: float = Field(0.2, ge=0, le=1, strict=False, description="random share of a delay")
 
 
-class GivenRetry(Given):
+class RetryFields(RequestModel):
     """The times and the number of redeliveries of a failed message. With neither backoff: RocketMQ's levels."""
 
     max_attempts: int = Field(0, ge=0, le=ATTEMPTS_MAX, description="total deliveries; 0: 17")
-    exponential: GivenExponential | None = None
+    exponential: ExponentialFields | None = None
     intervals: list[Length] | None = Field(None, min_length=1, max_length=BACKOFF_INTERVALS_MAX)
 
     @model_validator(mode="after")
@@ -62,7 +62,7 @@ class GivenRetry(Given):
         return policy
 
 
-class GivenBody(Given):
+class BodyFields(RequestModel):
     """A body in one of three forms."""
 
     body: str | None = Field(None, description="the body as text, sent as UTF-8; up to 4 MiB")
@@ -89,14 +89,14 @@ class GivenBody(Given):
         return (self.body or "").encode() if self.body_base64 is None else self.body_base64
 
 
-class GivenDue(GivenBody):
+class DueFields(BodyFields):
     """A body and its delivery time; without a due time: at once."""
 
     delay: Length | None = Field(None, description="delay from now, such as 30m; up to ten years")
     deliver_at: Moment | None = Field(None, description="a time with its zone, or Unix milliseconds")
 
 
-class GivenMessage(GivenDue):
+class MessageFields(DueFields):
     """A message to send. The gateway checks it like messages over gRPC."""
 
     topic: Topic
@@ -111,7 +111,7 @@ class GivenMessage(GivenDue):
     lite_topic: str = Field("", description="for a topic of type lite, without a delay; 1 to 64 characters")
     born_at: Moment = Field(0, description="the sender's clock")
     flag: Int32 = 0
-    retry: GivenRetry | None = Field(None, description="replaces the group's policy")
+    retry: RetryFields | None = Field(None, description="replaces the group's policy")
     replace: bool = Field(False, description="replaces the pending message with the same key")
     max_wait: Length = Field(0, description="with replace: latest due time after the first replaced message")
 
@@ -153,13 +153,13 @@ class GivenMessage(GivenDue):
         }
 
 
-class GivenMessages(Given):
+class MessagesBody(RequestModel):
     """Messages to send, each with its own result."""
 
-    messages: list[GivenMessage] = Field(min_length=1, max_length=HTTP_BATCH_COUNT_MAX)
+    messages: list[MessageFields] = Field(min_length=1, max_length=HTTP_BATCH_COUNT_MAX)
 
 
-class Sent(Told):
+class SentMessage(AnswerModel):
     """The position of a message. A duplicate was stored before, at this position."""
 
     id: str
@@ -193,14 +193,14 @@ class Sent(Told):
         )
 
 
-class ToldViolation(Told):
+class ViolationAnswer(AnswerModel):
     """A field and its fault."""
 
     field: str
     description: str
 
 
-class ToldProblem(Told):
+class ProblemAnswer(AnswerModel):
     """An error (RFC 9457). `reason` is stable."""
 
     type: str
@@ -208,24 +208,24 @@ class ToldProblem(Told):
     status: int
     detail: str
     reason: str
-    violations: list[ToldViolation] | None = None
+    violations: list[ViolationAnswer] | None = None
     metadata: dict[str, str] | None = Field(None, description="names and values in addition to the reason")
 
 
-class SentOrNot(Told):
+class SendAnswer(AnswerModel):
     """Either a result or a problem."""
 
-    sent: Sent | None = None
-    problem: ToldProblem | None = None
+    sent: SentMessage | None = None
+    problem: ProblemAnswer | None = None
 
 
-class SentMessages(Told):
+class SentMessages(AnswerModel):
     """One result for each message, in order."""
 
-    results: list[SentOrNot]
+    results: list[SendAnswer]
 
 
-class ToldBody(Told):
+class BodyAnswer(AnswerModel):
     """A body: as text if it is UTF-8, else in base64; or its error if it can't be read. None of these: omitted."""
 
     body: str | None = None
@@ -234,7 +234,7 @@ class ToldBody(Told):
 
 
 def told_body(message: message_pb2.StoredMessage) -> dict[str, str]:
-    """The fields of ToldBody."""
+    """The fields of BodyAnswer."""
     try:
         body = decompressed(message.body, message.sys_flag)
     except Damaged as error:
@@ -245,7 +245,7 @@ def told_body(message: message_pb2.StoredMessage) -> dict[str, str]:
         return {"body_base64": base64.b64encode(body).decode()}
 
 
-class Stored(ToldBody):
+class StoredMessageAnswer(BodyAnswer):
     """A message that is stored."""
 
     id: str

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from duetime_console.api import consuming, finding, retries, sending, topics
-from duetime_console.api.models import ToldProblem
+from duetime_console.api.models import ProblemAnswer
 from duetime_console.api.operations import Operation
 from duetime_console.api.problems import PROBLEM_TYPE
 from duetime_console.api.reading import JSON_TYPE, KEY_HEADER
@@ -38,7 +38,7 @@ _DESCRIPTION = (
 @cache
 def document() -> dict[str, Any]:
     """OpenAPI 3.1."""
-    modes: list[tuple[type[BaseModel], Any]] = [(ToldProblem, "serialization")]
+    modes: list[tuple[type[BaseModel], Any]] = [(ProblemAnswer, "serialization")]
     for each in OPERATIONS:
         modes += [(each.body, "validation")] if each.body else []
         modes += [(model, "serialization") for model in each.answers.values()]
@@ -75,7 +75,7 @@ def _operation(operation: Operation, references: dict[Any, Any]) -> dict[str, An
         }
         for status, model in operation.answers.items()
     }
-    problem = {"schema": references[ToldProblem, "serialization"]}
+    problem = {"schema": references[ProblemAnswer, "serialization"]}
     answers["default"] = {"description": "An error.", "content": {PROBLEM_TYPE: problem}}
     return found | {"responses": answers}
 
@@ -101,7 +101,7 @@ def _parameters(operation: Operation) -> Iterator[dict[str, Any]]:
 # --- for people -----------------------------------------------------------------------------------------------------
 
 
-class Row(NamedTuple):
+class FieldRow(NamedTuple):
     """A field or parameter on the page."""
 
     name: str
@@ -110,7 +110,7 @@ class Row(NamedTuple):
     text: str
 
 
-class Section(NamedTuple):
+class OperationSection(NamedTuple):
     """An operation on the page."""
 
     name: str
@@ -118,12 +118,12 @@ class Section(NamedTuple):
     path: str
     summary: str
     text: str
-    parameters: list[Row]
+    parameters: list[FieldRow]
     body: str
     answers: list[tuple[str, str]]
 
 
-def sections() -> list[Section]:
+def sections() -> list[OperationSection]:
     """Sections of all operations."""
     return [
         _section(method.upper(), path, operation)
@@ -132,9 +132,11 @@ def sections() -> list[Section]:
     ]
 
 
-def _section(method: str, path: str, operation: dict[str, Any]) -> Section:
+def _section(method: str, path: str, operation: dict[str, Any]) -> OperationSection:
     parameters = [
-        Row(f"{each['name']} ({each['in']})", kind_of(each["schema"]), each.get("required", False), each["description"])
+        FieldRow(
+            f"{each['name']} ({each['in']})", kind_of(each["schema"]), each.get("required", False), each["description"]
+        )
         for each in operation.get("parameters", ())
     ]
     content = operation.get("requestBody", {}).get("content", {})
@@ -144,16 +146,16 @@ def _section(method: str, path: str, operation: dict[str, Any]) -> Section:
         for status, answer in operation["responses"].items()
     ]
     name, text = operation["operationId"], operation.get("description", "")
-    return Section(name, method, path, operation["summary"], text, parameters, body, answers)
+    return OperationSection(name, method, path, operation["summary"], text, parameters, body, answers)
 
 
-def schemas() -> list[tuple[str, str, list[Row]]]:
+def schemas() -> list[tuple[str, str, list[FieldRow]]]:
     """Name, meaning and fields of all objects."""
     found = []
     for name, schema in document()["components"]["schemas"].items():
         required = schema.get("required", ())
         rows = [
-            Row(field, kind_of(inner), field in required, inner.get("description", ""))
+            FieldRow(field, kind_of(inner), field in required, inner.get("description", ""))
             for field, inner in schema.get("properties", {}).items()
         ]
         found.append((name, schema.get("description", ""), rows))

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from duetime_console.api.fields import Asked
+from duetime_console.api.fields import QueryModel
 from duetime_console.api.limits import HTTP_CALL_S_MAX
 from duetime_console.api.problems import Problem
 from duetime_console.api.reading import JSON_TYPE, check_accept, checked, key_of, query_of, read_json, token_of
@@ -26,12 +26,12 @@ from duetime_console.gateway import GatewayError
 T = TypeVar("T")
 
 
-class Nothing(Asked):
+class EmptyQuery(QueryModel):
     """No parameters."""
 
 
 @dataclass(frozen=True)
-class Answer:
+class OperationAnswer:
     """The answer of a handler."""
 
     model: BaseModel
@@ -39,7 +39,7 @@ class Answer:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-class Call:
+class OperationCall:
     """A request with valid form: its caller and its content."""
 
     def __init__(self, request: Request, token: str, key: str) -> None:
@@ -86,7 +86,7 @@ class Call:
         """Returns the result of `work`; it is cancelled when the client disconnects.
 
         Raises:
-            Gone: the client disconnected.
+            ClientDisconnected: the client disconnected.
         """
         task = asyncio.ensure_future(work)
         gone = asyncio.ensure_future(_gone(self._request))
@@ -94,7 +94,7 @@ class Call:
             await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return await task
-            raise Gone
+            raise ClientDisconnected
         finally:
             for each in (task, gone):
                 each.cancel()
@@ -106,7 +106,7 @@ def errors_url_of(request: Request) -> str:
     return str(request.app.state.settings.errors)
 
 
-class Gone(Exception):
+class ClientDisconnected(Exception):
     """The client disconnected: no one reads an answer."""
 
 
@@ -115,7 +115,7 @@ async def _gone(request: Request) -> None:
         pass
 
 
-Handler = Callable[[Call, Any, Any], Awaitable[Answer]]
+Handler = Callable[[OperationCall, Any, Any], Awaitable[OperationAnswer]]
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Operation:
     handler: Handler
     # Answers by status.
     answers: dict[int, type[BaseModel]]
-    query: type[BaseModel] = Nothing
+    query: type[BaseModel] = EmptyQuery
     body: type[BaseModel] | None = None
     description: str = ""
     # Use of the Idempotency-Key; empty: the operation accepts none.
@@ -150,7 +150,7 @@ class Resource:
             response = problem.response(errors_url_of(request))
         except GatewayError as error:
             response = Problem.of_error(error).response(errors_url_of(request))
-        except Gone:
+        except ClientDisconnected:
             return
         await response(scope, receive, send)
 
@@ -164,7 +164,7 @@ class Resource:
         key = key_of(request)
         if key and not operation.key:
             raise Problem(400, "REQUEST_INVALID", f"{operation.name} takes no Idempotency-Key")
-        call = Call(request, token_of(request), key)
+        call = OperationCall(request, token_of(request), key)
         query = checked(operation.query, query_of(request), "the query")
         body = None
         if operation.body:
@@ -177,7 +177,7 @@ class Resource:
         return Response(text.encode(), answer.status, headers, JSON_TYPE)
 
 
-class Nowhere:
+class UnknownResource:
     """Answers unknown paths below /api, as an ASGI application."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -8,14 +8,14 @@ from duetime.v1 import consumer_pb2
 from duetime_format.limits import CANCEL_COUNT_MAX, ID_CHARS_MAX, PENDING_COUNT_DEFAULT, PENDING_COUNT_MAX
 from pydantic import Field
 
-from duetime_console.api.fields import Asked, Given, Opaque, Told, iso, opaque
-from duetime_console.api.models import ToldBody, told_body
-from duetime_console.api.operations import Answer, Call, Nothing, Operation
+from duetime_console.api.fields import AnswerModel, Opaque, QueryModel, RequestModel, iso, opaque
+from duetime_console.api.models import BodyAnswer, told_body
+from duetime_console.api.operations import EmptyQuery, Operation, OperationAnswer, OperationCall
 
 _ERROR = "a part of `TYPE: message` of the last attempt's error; case is ignored"
 
 
-class AskedRetries(Asked):
+class RetriesQuery(QueryModel):
     topic: str = Field("", description="the topic of the first delivery; empty: all")
     error: str = Field("", description=_ERROR)
     id: str = Field("", max_length=ID_CHARS_MAX, description="the message's id")
@@ -24,7 +24,7 @@ class AskedRetries(Asked):
     page: Opaque = Field(b"", description="next_page of the previous answer")
 
 
-class GivenRetries(Given):
+class RetriesBody(RequestModel):
     """Selects the waiting retries that match all fields. Without a field: all of the group."""
 
     topic: str = Field("", description="the topic of the first delivery")
@@ -35,7 +35,7 @@ class GivenRetries(Given):
     dry_run: bool = Field(False, description="change nothing, and count the matches")
 
 
-class Attempt(Told):
+class Attempt(AnswerModel):
     """A failed delivery. Fields that the cluster does not know are null or empty."""
 
     attempt: int = Field(description="from 1; a redrive does not reset it")
@@ -46,7 +46,7 @@ class Attempt(Told):
     trace: str
 
 
-class Retry(ToldBody):
+class RetryAnswer(BodyAnswer):
     """A failed message that waits for its next attempt."""
 
     id: str
@@ -64,15 +64,15 @@ class Retry(ToldBody):
     entry: int
 
 
-class RetryPage(Told):
+class RetryPage(AnswerModel):
     """Retries by next attempt. A page may be short or empty if the filter matches few: more follow while next_page is
     not null."""
 
-    retries: list[Retry]
+    retries: list[RetryAnswer]
     next_page: str | None
 
 
-class EndedRetries(Told):
+class RetriesAnswer(AnswerModel):
     """The result of ending waiting retries."""
 
     matched: int
@@ -81,7 +81,7 @@ class EndedRetries(Told):
     done: bool = Field(description="false: the call reached its time limit; the same call continues")
 
 
-async def retries(call: Call, asked: AskedRetries, _: None) -> Answer:
+async def retries(call: OperationCall, asked: RetriesQuery, _: None) -> OperationAnswer:
     wanted = consumer_pb2.ListRetriesRequest(
         filter=consumer_pb2.RetryFilter(
             group=call.group, topic=asked.topic, error=asked.error, ids=[asked.id] if asked.id else ()
@@ -92,12 +92,12 @@ async def retries(call: Call, asked: AskedRetries, _: None) -> Answer:
     )
     answer = await call.gateway("ListRetries", wanted)
     found = [_retry(each, with_body=asked.bodies) for each in answer.retries]
-    return Answer(RetryPage(retries=found, next_page=opaque(answer.next_page_token) or None))
+    return OperationAnswer(RetryPage(retries=found, next_page=opaque(answer.next_page_token) or None))
 
 
-def _retry(retry: consumer_pb2.WaitingRetry, *, with_body: bool) -> Retry:
+def _retry(retry: consumer_pb2.WaitingRetry, *, with_body: bool) -> RetryAnswer:
     view, message = WaitingRetry(retry), retry.message
-    return Retry(
+    return RetryAnswer(
         id=message.id,
         topic=message.topic,
         **(told_body(message) if with_body else {}),
@@ -115,22 +115,22 @@ def _retry(retry: consumer_pb2.WaitingRetry, *, with_body: bool) -> Retry:
     )
 
 
-async def retry_now(call: Call, _: Nothing, given: GivenRetries) -> Answer:
+async def retry_now(call: OperationCall, _: EmptyQuery, given: RetriesBody) -> OperationAnswer:
     return await _end(call, "RetryNow", given)
 
 
-async def discard(call: Call, _: Nothing, given: GivenRetries) -> Answer:
+async def discard(call: OperationCall, _: EmptyQuery, given: RetriesBody) -> OperationAnswer:
     return await _end(call, "DiscardRetries", given)
 
 
-async def _end(call: Call, method: str, given: GivenRetries) -> Answer:
+async def _end(call: OperationCall, method: str, given: RetriesBody) -> OperationAnswer:
     wanted = consumer_pb2.EndRetriesRequest(
         filter=consumer_pb2.RetryFilter(group=call.group, topic=given.topic, error=given.error, ids=given.ids),
         dry_run=given.dry_run,
     )
     last = await call.while_there(call.last(method, wanted)) or consumer_pb2.EndRetriesProgress()
-    result = EndedRetries(matched=last.matched_count, ended=last.ended_count, gone=last.gone_count, done=last.done)
-    return Answer(result)
+    result = RetriesAnswer(matched=last.matched_count, ended=last.ended_count, gone=last.gone_count, done=last.done)
+    return OperationAnswer(result)
 
 
 OPERATIONS = [
@@ -141,7 +141,7 @@ OPERATIONS = [
         "List the waiting retries of a group",
         retries,
         {200: RetryPage},
-        query=AskedRetries,
+        query=RetriesQuery,
         description="Failed messages that wait for their next attempt, page by page. A failed message of an ordered "
         "group waits in its queue, and is not listed. 503: a shard does not answer, so retries may be missing.",
     ),
@@ -151,8 +151,8 @@ OPERATIONS = [
         "retryNow",
         "Deliver waiting retries now",
         retry_now,
-        {200: EndedRetries},
-        body=GivenRetries,
+        {200: RetriesAnswer},
+        body=RetriesBody,
         description="They keep their attempts. The call ends after 30 s or when its client disconnects; repeated, it "
         "continues. 503: a shard does not answer, and the others are done.",
     ),
@@ -162,8 +162,8 @@ OPERATIONS = [
         "discardRetries",
         "Delete waiting retries for good",
         discard,
-        {200: EndedRetries},
-        body=GivenRetries,
+        {200: RetriesAnswer},
+        body=RetriesBody,
         description="They are never redelivered, and do not become dead letters. Otherwise as retryNow.",
     ),
 ]

@@ -7,22 +7,30 @@ from duetime.v1 import gateway_pb2, pending_pb2
 from duetime_format.limits import REQUEST_ID_CHARS_MAX
 from pydantic import Field, model_validator
 
-from duetime_console.api.fields import Asked, Told, iso
-from duetime_console.api.models import GivenDue, GivenMessage, GivenMessages, Sent, SentMessages, SentOrNot, ToldProblem
-from duetime_console.api.operations import Answer, Call, Nothing, Operation
+from duetime_console.api.fields import AnswerModel, QueryModel, iso
+from duetime_console.api.models import (
+    DueFields,
+    MessageFields,
+    MessagesBody,
+    ProblemAnswer,
+    SendAnswer,
+    SentMessage,
+    SentMessages,
+)
+from duetime_console.api.operations import EmptyQuery, Operation, OperationAnswer, OperationCall
 from duetime_console.api.problems import Problem, invalid
 from duetime_console.api.reading import KEY_HEADER
 
 _TOPIC = "the message's topic; without it, an id of messages in several topics is rejected (ID_AMBIGUOUS)"
 
 
-class AskedTopic(Asked):
+class TopicQuery(QueryModel):
     """The query of an operation on a pending message."""
 
     topic: Annotated[str, Field(description=_TOPIC)] = ""
 
 
-class GivenReschedule(GivenDue):
+class RescheduleBody(DueFields):
     """Another due time, and optionally another body."""
 
     topic: str = Field("", description=_TOPIC)
@@ -34,7 +42,7 @@ class GivenReschedule(GivenDue):
         return self
 
 
-class Cancelled(Told):
+class CancelAnswer(AnswerModel):
     """A message that is never delivered."""
 
     id: str
@@ -42,7 +50,7 @@ class Cancelled(Told):
     due_at: str | None = Field(description="its due time before the cancel")
 
 
-class Rescheduled(Told):
+class RescheduleAnswer(AnswerModel):
     """A pending message with a new due time."""
 
     id: str
@@ -54,7 +62,7 @@ class Rescheduled(Told):
     was_past: bool = Field(description="deliver_at was in the past: the message is delivered at once")
 
 
-async def send(call: Call, _: Nothing, message: GivenMessage) -> Answer:
+async def send(call: OperationCall, _: EmptyQuery, message: MessageFields) -> OperationAnswer:
     if call.key and message.id and call.key != message.id:
         raise invalid(f"{KEY_HEADER} and id differ", ("id", f"must equal {KEY_HEADER}, or be omitted"))
     given = message.as_proto()
@@ -63,25 +71,25 @@ async def send(call: Call, _: Nothing, message: GivenMessage) -> Answer:
     (result,) = answer.results
     if result.HasField("fault"):
         raise Problem.of_fault(result.fault)
-    sent = Sent.of(message.topic, result)
+    sent = SentMessage.of(message.topic, result)
     place = f"/api/v1/messages/{quote(sent.id, safe='')}?topic={quote(message.topic)}"
-    return Answer(sent, 200 if sent.duplicate else 201, {"Location": place})
+    return OperationAnswer(sent, 200 if sent.duplicate else 201, {"Location": place})
 
 
-async def send_many(call: Call, _: Nothing, given: GivenMessages) -> Answer:
+async def send_many(call: OperationCall, _: EmptyQuery, given: MessagesBody) -> OperationAnswer:
     messages = [each.as_proto() for each in given.messages]
     answer = await call.gateway("Send", gateway_pb2.SendRequest(messages=messages))
     results = []
     for message, result in zip(messages, answer.results, strict=True):
         if result.HasField("fault"):
-            problem = ToldProblem.model_validate(Problem.of_fault(result.fault).as_object(call.errors_url))
-            results.append(SentOrNot(problem=problem))
+            problem = ProblemAnswer.model_validate(Problem.of_fault(result.fault).as_object(call.errors_url))
+            results.append(SendAnswer(problem=problem))
         else:
-            results.append(SentOrNot(sent=Sent.of(message.topic, result)))
-    return Answer(SentMessages(results=results))
+            results.append(SendAnswer(sent=SentMessage.of(message.topic, result)))
+    return OperationAnswer(SentMessages(results=results))
 
 
-async def cancel(call: Call, asked: AskedTopic, _: None) -> Answer:
+async def cancel(call: OperationCall, asked: TopicQuery, _: None) -> OperationAnswer:
     reference = pending_pb2.PendingRef(message_id=call.message_id, topic=asked.topic)
     answer = await call.gateway("Cancel", pending_pb2.CancelRequest(messages=[reference]))
     (result,) = answer.results
@@ -89,10 +97,10 @@ async def cancel(call: Call, asked: AskedTopic, _: None) -> Answer:
         raise Problem.of_fault(result.fault)
     if result.status != pending_pb2.CANCEL_STATUS_CANCELLED:
         raise _not_pending(call.message_id, fired=result.status == pending_pb2.CANCEL_STATUS_ALREADY_FIRED)
-    return Answer(Cancelled(id=call.message_id, status="cancelled", due_at=iso(result.due_at_ms)))
+    return OperationAnswer(CancelAnswer(id=call.message_id, status="cancelled", due_at=iso(result.due_at_ms)))
 
 
-async def reschedule(call: Call, _: Nothing, given: GivenReschedule) -> Answer:
+async def reschedule(call: OperationCall, _: EmptyQuery, given: RescheduleBody) -> OperationAnswer:
     if call.key and not (call.key.isalnum() and len(call.key) <= REQUEST_ID_CHARS_MAX):
         limit = f"is 1 to {REQUEST_ID_CHARS_MAX} letters and digits"
         raise invalid(f"{KEY_HEADER} of a reschedule {limit}", (KEY_HEADER, limit))
@@ -111,7 +119,7 @@ async def reschedule(call: Call, _: Nothing, given: GivenReschedule) -> Answer:
         raise Problem.of_fault(result.fault)
     if result.status != pending_pb2.RESCHEDULE_STATUS_RESCHEDULED:
         raise _not_pending(call.message_id, fired=result.status == pending_pb2.RESCHEDULE_STATUS_ALREADY_FIRED)
-    rescheduled = Rescheduled(
+    rescheduled = RescheduleAnswer(
         id=call.message_id,
         status="rescheduled",
         shard=result.shard,
@@ -120,7 +128,7 @@ async def reschedule(call: Call, _: Nothing, given: GivenReschedule) -> Answer:
         deliver_at=iso(result.deliver_at_ms),
         was_past=result.was_past,
     )
-    return Answer(rescheduled)
+    return OperationAnswer(rescheduled)
 
 
 def _not_pending(message_id: str, *, fired: bool) -> Problem:
@@ -136,8 +144,8 @@ OPERATIONS = [
         "send",
         "Send a message",
         send,
-        {201: Sent, 200: Sent},
-        body=GivenMessage,
+        {201: SentMessage, 200: SentMessage},
+        body=MessageFields,
         description="201: it is stored, durably. 200: a message with this topic and id was stored before, at this "
         "position; nothing was stored now.",
         key="becomes the message's id: a repeated send returns the first result",
@@ -149,7 +157,7 @@ OPERATIONS = [
         "Send several messages",
         send_many,
         {200: SentMessages},
-        body=GivenMessages,
+        body=MessagesBody,
         description="Each has its own result; a fault in one does not affect the others. For safe repeats, give "
         "the messages ids.",
     ),
@@ -159,8 +167,8 @@ OPERATIONS = [
         "cancel",
         "Cancel a pending message",
         cancel,
-        {200: Cancelled},
-        query=AskedTopic,
+        {200: CancelAnswer},
+        query=TopicQuery,
         description="It is never delivered. 409 (ALREADY_FIRED): it is in its topic, or about to be. May be repeated.",
     ),
     Operation(
@@ -169,8 +177,8 @@ OPERATIONS = [
         "reschedule",
         "Give a pending message another due time",
         reschedule,
-        {200: Rescheduled},
-        body=GivenReschedule,
+        {200: RescheduleAnswer},
+        body=RescheduleBody,
         description="It keeps its id and is delivered once. 409 (ALREADY_FIRED): it is in its topic, or about to be.",
         key="1 to 32 letters and digits that name this change: a repeat has no further effect",
     ),

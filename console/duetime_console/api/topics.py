@@ -4,18 +4,18 @@ from duetime.v1 import gateway_pb2
 from duetime_format.limits import LITE_PAGE_COUNT, LITE_PAGE_COUNT_MAX
 from pydantic import Field
 
-from duetime_console.api.fields import Asked, Told
+from duetime_console.api.fields import AnswerModel, QueryModel
 from duetime_console.api.limits import HTTP_CALL_S_MAX
-from duetime_console.api.operations import Answer, Call, Operation
+from duetime_console.api.operations import Operation, OperationAnswer, OperationCall
 from duetime_console.gateway import DELETE_TIMEOUT_S
 
 
-class AskedDeletion(Asked):
+class DeletionQuery(QueryModel):
     force: bool = Field(False, description="include undelivered messages")
     dry_run: bool = Field(False, description="change nothing, and return the contents that would end")
 
 
-class GroupLeft(Told):
+class GroupWorkAnswer(AnswerModel):
     """The remaining work of a group on the topic."""
 
     group: str
@@ -25,51 +25,51 @@ class GroupLeft(Told):
     dead_letters: int
 
 
-class DeletedTopic(Told):
+class TopicDeletionAnswer(AnswerModel):
     """The contents that ended with the topic, or would end."""
 
     topic: str
     deleted: bool = Field(description="false: it was a dry run")
     cancelled: int = Field(description="pending messages")
     rolled_back: int = Field(description="undecided transactions")
-    groups: list[GroupLeft] = Field(description="groups with remaining work")
+    groups: list[GroupWorkAnswer] = Field(description="groups with remaining work")
 
 
-class AskedLiteTopics(Asked):
+class LiteTopicsQuery(QueryModel):
     group: str = Field("", description="also count the messages that this group has not received")
     after: str = Field("", description="only names greater than this one: the last one of the previous answer")
     max: int = Field(LITE_PAGE_COUNT, ge=1, le=LITE_PAGE_COUNT_MAX, description="lite topics per page")
 
 
-class LiteTopic(Told):
+class LiteTopicAnswer(AnswerModel):
     name: str
     messages: int = Field(description="stored")
     unread: int | None = Field(description="not received by the group; null: no group was given")
 
 
-class LiteTopics(Told):
+class LiteTopics(AnswerModel):
     """A page, by name. One with fewer than `max` is the last."""
 
-    lite_topics: list[LiteTopic]
+    lite_topics: list[LiteTopicAnswer]
 
 
-async def list_lites(call: Call, asked: AskedLiteTopics, _: None) -> Answer:
+async def list_lites(call: OperationCall, asked: LiteTopicsQuery, _: None) -> OperationAnswer:
     wanted = gateway_pb2.ListLiteTopicsRequest(
         topic=call.topic, group=asked.group, after=asked.after, max_count=asked.max
     )
     answer = await call.gateway("ListLiteTopics", wanted)
     found = [
-        LiteTopic(name=one.name, messages=one.message_count, unread=one.unread_count if asked.group else None)
+        LiteTopicAnswer(name=one.name, messages=one.message_count, unread=one.unread_count if asked.group else None)
         for one in answer.lite_topics
     ]
-    return Answer(LiteTopics(lite_topics=found))
+    return OperationAnswer(LiteTopics(lite_topics=found))
 
 
-async def delete(call: Call, asked: AskedDeletion, _: None) -> Answer:
+async def delete(call: OperationCall, asked: DeletionQuery, _: None) -> OperationAnswer:
     wanted = gateway_pb2.DeleteTopicRequest(name=call.topic, force=asked.force, dry_run=asked.dry_run)
     answer = await call.gateway("DeleteTopic", wanted, DELETE_TIMEOUT_S - HTTP_CALL_S_MAX)
     groups = [
-        GroupLeft(
+        GroupWorkAnswer(
             group=one.group,
             unread=one.unread_count,
             in_flight=one.in_flight_count,
@@ -78,14 +78,14 @@ async def delete(call: Call, asked: AskedDeletion, _: None) -> Answer:
         )
         for one in answer.groups
     ]
-    result = DeletedTopic(
+    result = TopicDeletionAnswer(
         topic=call.topic,
         deleted=not asked.dry_run,
         cancelled=answer.pending_count,
         rolled_back=answer.transaction_count,
         groups=groups,
     )
-    return Answer(result)
+    return OperationAnswer(result)
 
 
 OPERATIONS = [
@@ -96,7 +96,7 @@ OPERATIONS = [
         "List the lite topics of a topic",
         list_lites,
         {200: LiteTopics},
-        query=AskedLiteTopics,
+        query=LiteTopicsQuery,
         description="Topics of other types have none. Unused lite topics are forgotten after a time.",
     ),
     Operation(
@@ -105,8 +105,8 @@ OPERATIONS = [
         "deleteTopic",
         "Delete a topic and its contents",
         delete,
-        {200: DeletedTopic},
-        query=AskedDeletion,
+        {200: TopicDeletionAnswer},
+        query=DeletionQuery,
         description="Deletion is final. 409 (TOPIC_NOT_EMPTY): without `force` no message of the topic may be "
         "pending, unread by a group, under a lease, in retry, dead or undecided. After 503 and 504 it may be in "
         "progress: a repeat continues it. 404: the topic does not exist, or is deleted.",

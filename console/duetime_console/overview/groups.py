@@ -1,6 +1,6 @@
 """Dead letters, waiting retries and lag of all groups, counted in turns of LOOKED_MAX groups.
 
-The contract counts one group a call. A sum of all groups is therefore as old as its oldest part; `Counted` has the
+The contract counts one group a call. A sum of all groups is therefore as old as its oldest part; `GroupSums` has the
 number of groups in it.
 """
 
@@ -9,7 +9,7 @@ import asyncio
 from duetime.v1 import consumer_pb2
 
 from duetime_console.gateway import Gateway, GatewayError
-from duetime_console.overview.samples import Counted, GroupCounts
+from duetime_console.overview.samples import GroupCounts, GroupSums
 
 # Groups of one turn, and concurrent calls.
 LOOKED_MAX = 100
@@ -29,7 +29,7 @@ class GroupWatch:
         # The last group of the previous turn: the next turn begins after it.
         self._last = ""
 
-    async def look(self, token: str) -> Counted:
+    async def look(self, token: str) -> GroupSums:
         """Counts the next LOOKED_MAX groups, by name. Raises: GatewayError."""
         listed = await self._gateway.call("ListGroups", consumer_pb2.ListGroupsRequest(), token, self._timeout_s)
         names = sorted(group.name for group in listed.groups)
@@ -49,7 +49,7 @@ class GroupWatch:
         came = sum(self._note(name, counts) for name, counts in zip(turn, found, strict=True))
         self._counts = {name: self._counts[name] for name in names if name in self._counts}
         sums = GroupCounts(*map(sum, zip(*self._counts.values(), strict=True))) if self._counts else GroupCounts()
-        return Counted(sums, len(self._counts), len(names), came)
+        return GroupSums(sums, len(self._counts), len(names), came)
 
     def fullest(self, most: int) -> list[str]:
         """Counted groups with dead letters, the fullest first."""

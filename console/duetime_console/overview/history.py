@@ -16,7 +16,7 @@ SECOND_MS, MINUTE_MS = 1_000, 60_000
 SECONDS_MAX = 600
 
 
-class Past(NamedTuple):
+class PastSpan(NamedTuple):
     """Events in a span of time."""
 
     start_ms: int
@@ -51,13 +51,13 @@ class Ring:
             self._columns[field][place] += count
         self._columns[LATE][place] = max(self._columns[LATE][place], late)
 
-    def between(self, from_ms: int, before_ms: int) -> Iterator[Past]:
+    def between(self, from_ms: int, before_ms: int) -> Iterator[PastSpan]:
         """The known spans that overlap the range, in order."""
         first, stop = from_ms // self.width_ms, -(-before_ms // self.width_ms)
         held = [(span, place) for place, span in enumerate(self._spans) if first <= span < stop and span >= 0]
         for span, place in sorted(held):
             counts = {field: column[place] for field, column in self._columns.items()}
-            yield Past(span * self.width_ms, self.width_ms, counts)
+            yield PastSpan(span * self.width_ms, self.width_ms, counts)
 
 
 class Levels:
@@ -80,7 +80,7 @@ class Levels:
         return [self._minutes.get(minute, {}).get(field) for minute in range(last - self.MINUTES + 1, last + 1)]
 
 
-class History:
+class ClusterHistory:
     """Both rings."""
 
     def __init__(self, hours: int) -> None:
@@ -95,7 +95,7 @@ class History:
         self.seconds.add(at_ms, changes, late)
         self.minutes.add(at_ms, changes, late)
 
-    def between(self, from_ms: int, before_ms: int, step_ms: int) -> list[Past]:
+    def between(self, from_ms: int, before_ms: int, step_ms: int) -> list[PastSpan]:
         """The past of a range: by second if steps are shorter than a minute, as far back as seconds are kept."""
         ring = self.seconds if step_ms < MINUTE_MS else self.minutes
         return list(ring.between(from_ms, before_ms))

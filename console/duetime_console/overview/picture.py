@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from duetime_console.overview.history import FIELDS, Past
+from duetime_console.overview.history import FIELDS, PastSpan
 from duetime_console.overview.samples import LATE
 
 STEPS_MAX = 240
@@ -29,7 +29,7 @@ STEPS_MS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
+class TopicBucket:
     """Messages of a topic due within [start_ms, start_ms + width_ms)."""
 
     start_ms: int
@@ -38,7 +38,7 @@ class Bucket:
     count: int
 
 
-class Row(NamedTuple):
+class TopicSeries(NamedTuple):
     """Messages due of one topic, by step."""
 
     topic: str
@@ -53,7 +53,7 @@ class Picture:
     from_ms: int
     step_ms: int
     # The largest topics first.
-    rows: list[Row] = field(default_factory=list)
+    rows: list[TopicSeries] = field(default_factory=list)
     # The past by field and step; None: unknown.
     past: dict[str, list[int | None]] = field(default_factory=dict)
     # The reason for missing past, in words.
@@ -83,7 +83,7 @@ def step_of(length_ms: int, finest_ms: int = 1) -> int:
 
 
 def paint(
-    buckets: Iterable[Bucket], past: Iterable[Past], from_ms: int, before_ms: int, now_ms: int, finest_ms: int
+    buckets: Iterable[TopicBucket], past: Iterable[PastSpan], from_ms: int, before_ms: int, now_ms: int, finest_ms: int
 ) -> Picture:
     """`finest_ms`: the shortest allowed step."""
     step_ms = step_of(before_ms - from_ms, finest_ms)
@@ -104,7 +104,7 @@ def paint(
     for one in kept:
         if one.width_ms <= DAY_MS:
             _spread(one, rows[one.topic if one.topic in rows else OTHERS], start_ms, step_ms)
-    made.rows = [Row(topic, counts) for topic, counts in rows.items()]
+    made.rows = [TopicSeries(topic, counts) for topic, counts in rows.items()]
     made.past = _past(past, start_ms, step_ms, size)
     return made
 
@@ -120,7 +120,7 @@ def add_older(picture: Picture, older: Mapping[str, Mapping[int, int]]) -> None:
                 row[place] = max(row[place] or 0, count)
 
 
-def _spread(bucket: Bucket, counts: list[float], start_ms: int, step_ms: int) -> None:
+def _spread(bucket: TopicBucket, counts: list[float], start_ms: int, step_ms: int) -> None:
     first = (bucket.start_ms - start_ms) // step_ms
     # A bucket no longer than a step counts to the step of its start.
     parts = max(bucket.width_ms // step_ms, 1)
@@ -129,7 +129,7 @@ def _spread(bucket: Bucket, counts: list[float], start_ms: int, step_ms: int) ->
             counts[place] += bucket.count / parts
 
 
-def _past(past: Iterable[Past], start_ms: int, step_ms: int, size: int) -> dict[str, list[int | None]]:
+def _past(past: Iterable[PastSpan], start_ms: int, step_ms: int, size: int) -> dict[str, list[int | None]]:
     found: dict[str, list[int | None]] = {name: [None] * size for name in FIELDS}
     for one in past:
         place = (one.start_ms - start_ms) // step_ms

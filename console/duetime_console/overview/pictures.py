@@ -6,8 +6,8 @@ from duetime.v1 import pending_pb2
 from duetime_core.clock import Clock
 
 from duetime_console.gateway import Gateway, GatewayError
-from duetime_console.overview.history import History, Past
-from duetime_console.overview.picture import Bucket, Picture, add_older, paint
+from duetime_console.overview.history import ClusterHistory, PastSpan
+from duetime_console.overview.picture import Picture, TopicBucket, add_older, paint
 from duetime_console.overview.prometheus import STEP_MS_MIN, Prometheus
 
 KEPT_MAX = 64
@@ -25,7 +25,12 @@ class Pictures:
     """See the module."""
 
     def __init__(
-        self, gateway: Gateway, history: History, clock: Clock, keep_ms: int, prometheus: Prometheus | None = None
+        self,
+        gateway: Gateway,
+        history: ClusterHistory,
+        clock: Clock,
+        keep_ms: int,
+        prometheus: Prometheus | None = None,
     ) -> None:
         """`prometheus`: the source of the past beyond the history; None: there is none."""
         self._gateway = gateway
@@ -64,7 +69,7 @@ class Pictures:
             all_lanes_together=True,
         )
         answer = await self._gateway.call("Backlog", request, token)
-        buckets = [Bucket(one.due_from_ms, one.width_ms, one.topic, one.count) for one in answer.buckets]
+        buckets = [TopicBucket(one.due_from_ms, one.width_ms, one.topic, one.count) for one in answer.buckets]
         finest_ms = min((one.width_ms for one in buckets), default=_SECOND_MS)
         if length_ms <= NEAR_MS:
             messages = await self._messages(from_ms, before_ms, topic, token)
@@ -94,7 +99,7 @@ class Pictures:
         add_older(made, older.counts)
         made.past_fault = older.fault
 
-    async def _messages(self, from_ms: int, before_ms: int, topic: str, token: str) -> list[Bucket] | None:
+    async def _messages(self, from_ms: int, before_ms: int, topic: str, token: str) -> list[TopicBucket] | None:
         """A bucket for each message; None: there are too many, or the user may not read them."""
         wanted = pending_pb2.PendingFilter(topic=topic, due_from_ms=from_ms, due_before_ms=before_ms)
         request = pending_pb2.ListPendingRequest(filter=wanted, max_count=NAMES_MAX, omit_bodies=True)
@@ -106,10 +111,10 @@ class Pictures:
             raise
         if answer.next_page_token:
             return None
-        return [Bucket(one.message.due_at_ms, 1, one.message.topic, 1) for one in answer.messages]
+        return [TopicBucket(one.message.due_at_ms, 1, one.message.topic, 1) for one in answer.messages]
 
 
-def _finest_ms(finest_ms: int, past: list[Past], least_ms: int) -> int:
+def _finest_ms(finest_ms: int, past: list[PastSpan], least_ms: int) -> int:
     """The shortest step that buckets and the past allow. If messages are shown one by one, seconds of the past are
     shown at their start."""
     width_ms = max(min((one.width_ms for one in past), default=1), least_ms)

@@ -44,14 +44,14 @@ QUERIES = {
 }
 
 
-class Older(NamedTuple):
+class PastCounts(NamedTuple):
     """Counts by field, then by start of step (Unix ms); or the reason why there are none, in words."""
 
     counts: Mapping[str, Mapping[int, int]] = {}
     fault: str = ""
 
 
-class _Wrong(Exception):
+class _PrometheusError(Exception):
     """Prometheus returned an error, or no answer."""
 
 
@@ -64,11 +64,11 @@ class Prometheus:
         self._labels = labels
         self._clock = clock
         self._room = asyncio.Semaphore(ASKING_MAX)
-        self._kept: OrderedDict[tuple[int, int, int], tuple[float, Older]] = OrderedDict()
+        self._kept: OrderedDict[tuple[int, int, int], tuple[float, PastCounts]] = OrderedDict()
         self.ask_count = 0
         self.failed_count = 0
 
-    async def between(self, from_ms: int, step_ms: int, steps: int) -> Older:
+    async def between(self, from_ms: int, step_ms: int, steps: int) -> PastCounts:
         """The past of at most STEPS_MAX steps, each of STEP_MS_MIN or longer."""
         steps = min(steps, STEPS_MAX + 1)
         key = from_ms, step_ms, steps
@@ -83,7 +83,7 @@ class Prometheus:
             self._kept.popitem(last=False)
         return found
 
-    async def _ask(self, from_ms: int, step_ms: int, steps: int) -> Older:
+    async def _ask(self, from_ms: int, step_ms: int, steps: int) -> PastCounts:
         self.ask_count += 1
         deadline_ms = self._clock.monotonic_ms() + ASK_S_MAX * 1_000
         times = {
@@ -102,27 +102,30 @@ class Prometheus:
                         for one in fields
                     )
                 )
-            return Older({name: _counts(answer, step_ms) for name, answer in zip(fields, answers, strict=True)})
+            return PastCounts({name: _counts(answer, step_ms) for name, answer in zip(fields, answers, strict=True)})
         except TimeoutError:
             text = f"no answer from Prometheus within {ASK_S_MAX:g} s"
-        except _Wrong as error:
+        except _PrometheusError as error:
             text = str(error)
         self.failed_count += 1
         log.debug("history not queried", why=text)
-        return Older(fault=text)
+        return PastCounts(fault=text)
 
     def _query(self, field: str, step_ms: int) -> str:
         return QUERIES[field] % {"labels": self._labels, "step": f"{step_ms}ms"}
 
     def _fetch(self, asked: Mapping[str, Any], deadline_ms: float) -> Any:
-        """The JSON of the answer; on a thread, which ends soon after the deadline. Raises: _Wrong, TimeoutError."""
-        opener = urllib.request.build_opener(_NoRedirects)
+        """The JSON of the answer; on a thread, which ends soon after the deadline.
+
+        Raises: _PrometheusError, TimeoutError.
+        """
+        opener = urllib.request.build_opener(_QueryRedirectRejecter)
         try:
             with opener.open(f"{self._url}?{urlencode(asked)}", timeout=ASK_S_MAX) as answer:
                 return json.loads(self._read(answer, deadline_ms))
         except urllib.error.HTTPError as error:
             with error:
-                raise _Wrong(f"Prometheus answers {error.code}: {self._why(error, deadline_ms)}") from error
+                raise _PrometheusError(f"Prometheus answers {error.code}: {self._why(error, deadline_ms)}") from error
         except TimeoutError:
             raise
         except (OSError, HTTPException) as error:
@@ -130,17 +133,17 @@ class Prometheus:
             if isinstance(reason, TimeoutError):
                 raise reason from error
             why = (getattr(reason, "strerror", None) or str(reason) or type(error).__name__)[:WORDS_MAX]
-            raise _Wrong(f"Prometheus does not answer: {why.lower()}") from error
+            raise _PrometheusError(f"Prometheus does not answer: {why.lower()}") from error
         except (ValueError, RecursionError) as error:
-            raise _Wrong("the server is not Prometheus: its answer is not JSON") from error
+            raise _PrometheusError("the server is not Prometheus: its answer is not JSON") from error
 
     def _read(self, answer: Any, deadline_ms: float) -> bytes:
-        """Raises: OSError, TimeoutError, _Wrong: the answer is too long."""
+        """Raises: OSError, TimeoutError, _PrometheusError: the answer is too long."""
         data = bytearray()
         while piece := answer.read1(_PIECE_BYTES):
             data += piece
             if len(data) > ANSWER_BYTES_MAX:
-                raise _Wrong(f"Prometheus's answer exceeds {ANSWER_BYTES_MAX:,} bytes")
+                raise _PrometheusError(f"Prometheus's answer exceeds {ANSWER_BYTES_MAX:,} bytes")
             if self._clock.monotonic_ms() > deadline_ms:
                 raise TimeoutError
         return bytes(data)
@@ -149,12 +152,12 @@ class Prometheus:
         """Prometheus's error text, or HTTP's."""
         try:
             text = json.loads(self._read(error, deadline_ms))["error"]
-        except (OSError, HTTPException, ValueError, KeyError, TypeError, RecursionError, _Wrong):
+        except (OSError, HTTPException, ValueError, KeyError, TypeError, RecursionError, _PrometheusError):
             text = error.reason
         return str(text)[:WORDS_MAX]
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
+class _QueryRedirectRejecter(urllib.request.HTTPRedirectHandler):
     """Rejects redirects: figures come only from the configured address."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> None:
@@ -162,7 +165,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def _counts(answer: Any, step_ms: int) -> dict[int, int]:
-    """Counts by start of step. Raises: _Wrong."""
+    """Counts by start of step. Raises: _PrometheusError."""
     found = {}
     try:
         for series in answer["data"]["result"]:
@@ -171,5 +174,5 @@ def _counts(answer: Any, step_ms: int) -> dict[int, int]:
                 if math.isfinite(value):
                     found[round(at_s * 1_000) - step_ms] = max(0, round(value))
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise _Wrong("the server is not Prometheus: its answer has no matrix") from error
+        raise _PrometheusError("the server is not Prometheus: its answer has no matrix") from error
     return found

@@ -20,7 +20,7 @@ class GroupCounts(NamedTuple):
     lag: int = 0
 
 
-class Counted(NamedTuple):
+class GroupSums(NamedTuple):
     """The sums of `of_groups` groups; `groups` exist. `came` counts new dead letters since the previous count."""
 
     sums: GroupCounts
@@ -34,7 +34,7 @@ class Counted(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class LaneSample:
     """One read of all lanes."""
 
     # Unix ms, by the shards' clock.
@@ -42,7 +42,7 @@ class Sample:
     lanes: Sequence[gateway_pb2.Lane]
     unreachable_shards: Sequence[int]
     # As of the last count of groups; None: unknown.
-    groups: Counted | None = None
+    groups: GroupSums | None = None
     # Whether this read included groups.
     is_counted: bool = False
 
@@ -70,10 +70,10 @@ class Figures:
     # Lanes with pending messages and without a scheduler.
     unowned_count: int
     paused_count: int
-    groups: Counted | None
+    groups: GroupSums | None
 
 
-def figures(sample: Sample, accepted_per_s: float, restored_per_s: float) -> Figures:
+def figures(sample: LaneSample, accepted_per_s: float, restored_per_s: float) -> Figures:
     lanes = sample.lanes
     worst = max((lane for lane in lanes if lane.late_p99_ms >= 0), key=lambda lane: lane.late_p99_ms, default=None)
     return Figures(
@@ -98,7 +98,7 @@ def unowned(lanes: Sequence[gateway_pb2.Lane]) -> list[gateway_pb2.Lane]:
     return [lane for lane in lanes if not lane.owner and not lane.paused and lane.pending_count]
 
 
-def changes(before: Sample, now: Sample) -> dict[str, int]:
+def changes(before: LaneSample, now: LaneSample) -> dict[str, int]:
     """Changes between two reads, by field of the past. A decreased count belongs to a restarted shard, and is
     ignored."""
     earlier = {(lane.shard, lane.level): lane for lane in before.lanes}

@@ -14,7 +14,7 @@ from duetime.v1 import gateway_pb2
 from duetime_core.clock import Clock
 
 from duetime_console.gateway import Gateway, GatewayError
-from duetime_console.overview.alarms import Alarm, alarms
+from duetime_console.overview.alarms import ClusterAlarm, alarms
 from duetime_console.overview.events import Events
 from duetime_console.overview.groups import GroupWatch
 from duetime_console.overview.history import (
@@ -24,10 +24,10 @@ from duetime_console.overview.history import (
     MINUTE_MS,
     PENDING,
     RETRYING,
-    History,
+    ClusterHistory,
     Levels,
 )
-from duetime_console.overview.samples import ACCEPTED, DEAD, RESTORED, Counted, Figures, Sample, changes, figures
+from duetime_console.overview.samples import ACCEPTED, DEAD, RESTORED, Figures, GroupSums, LaneSample, changes, figures
 from duetime_console.settings import Settings
 
 log = structlog.get_logger()
@@ -56,14 +56,14 @@ class Watch:
         self._settings = settings
         self._gateway = gateway
         self._clock = clock
-        self.history = History(settings.history_hours)
+        self.history = ClusterHistory(settings.history_hours)
         self.levels = Levels()
         self.events = Events()
         # The result of the last successful read.
         self.figures: Figures | None = None
         # The error of the last read.
         self.fault: GatewayError | None = None
-        self._sample: Sample | None = None
+        self._sample: LaneSample | None = None
         self._lent = ""
         self._admitted: dict[str, tuple[float, bool]] = {}
         self.groups = GroupWatch(gateway, LOOK_TIMEOUT_S)
@@ -125,10 +125,14 @@ class Watch:
             self._lent = token
         return known[1]
 
-    def alarms(self) -> list[Alarm]:
+    def alarms(self) -> list[ClusterAlarm]:
         """Current alarms, the worst first."""
         if self.fault is not None:
-            return [Alarm(_fault_text(self.fault), "callers-are-refused" if self.fault.status < 500 else "calls-fail")]
+            return [
+                ClusterAlarm(
+                    _fault_text(self.fault), "callers-are-refused" if self.fault.status < 500 else "calls-fail"
+                )
+            ]
         if self._sample is None:
             return []
         from_ms = self._sample.at_ms - DEAD_MS
@@ -161,24 +165,24 @@ class Watch:
         """Raises: OSError."""
         return self._settings.own_token() or self._lent
 
-    async def _look(self, token: str) -> Sample:
+    async def _look(self, token: str) -> LaneSample:
         listed = await self._gateway.call("ListLanes", gateway_pb2.ListLanesRequest(), token, LOOK_TIMEOUT_S)
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._groups_at_ms >= GROUPS_MS:
             self._groups_at_ms = now_ms
             counted = await self._count_groups(token)
-            return Sample(self._clock.now_ms(), listed.lanes, listed.unreachable_shards, counted, is_counted=True)
+            return LaneSample(self._clock.now_ms(), listed.lanes, listed.unreachable_shards, counted, is_counted=True)
         before = self._sample.groups if self._sample else None
-        return Sample(self._clock.now_ms(), listed.lanes, listed.unreachable_shards, before)
+        return LaneSample(self._clock.now_ms(), listed.lanes, listed.unreachable_shards, before)
 
-    async def _count_groups(self, token: str) -> Counted | None:
+    async def _count_groups(self, token: str) -> GroupSums | None:
         try:
             return await self.groups.look(token)
         except GatewayError as error:
             log.debug("groups not counted", why=error.text)
             return None
 
-    def _note(self, sample: Sample) -> None:
+    def _note(self, sample: LaneSample) -> None:
         before = self._sample
         came = changes(before, sample) if before is not None else {}
         if came.get(DEAD):

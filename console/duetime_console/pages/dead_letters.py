@@ -15,9 +15,9 @@ from starlette.routing import Route
 
 from duetime_console.asking import asked, path_of
 from duetime_console.gateway import CALL_TIMEOUT_S, Gateway, GatewayError
-from duetime_console.jobs import Action, Job, Jobs, TooManyJobs, count
+from duetime_console.jobs import Action, DeadLetterJob, DeadLetterJobs, TooManyJobs, count
 from duetime_console.letters import FILTER_FIELDS, Cause, causes_of, error_of, filter_of, handler_of
-from duetime_console.lists import Column, Listing
+from duetime_console.lists import ListColumn, ListView
 from duetime_console.moments import InvalidMoment
 from duetime_console.overview.watch import Watch
 from duetime_console.pages.groups import descriptions_of, sums_of
@@ -60,12 +60,12 @@ async def _choose(request: Request) -> Response:
     def lag(group: consumer_pb2.Group) -> int:
         return sums_of(by_name[group.name])["lag"] if group.name in by_name else -1
 
-    columns: list[Column[Any]] = [
-        Column("name", "Group", lambda group: group.name.lower()),
-        Column("dead", "Dead letters", dead, is_number=True, is_asked=True),
-        Column("lag", "Lag", lag, is_number=True, is_asked=True),
+    columns: list[ListColumn[Any]] = [
+        ListColumn("name", "Group", lambda group: group.name.lower()),
+        ListColumn("dead", "Dead letters", dead, is_number=True, is_asked=True),
+        ListColumn("lag", "Lag", lag, is_number=True, is_asked=True),
     ]
-    listing = Listing(request.query_params, columns, "-dead")
+    listing = ListView(request.query_params, columns, "-dead")
     await listing.ask(groups, lambda group: group.name, describe)
     fullest = await _fullest(request, groups, describe) if listing.is_cut else []
     unreachable = sorted({shard for one in by_name.values() for shard in one.unreachable_shards})
@@ -284,7 +284,7 @@ async def stop_job(request: Request) -> Response:
     return RedirectResponse(path_of("dead-letters", "jobs", job.id), 303)
 
 
-def _filter_address(job: Job) -> str:
+def _filter_address(job: DeadLetterJob) -> str:
     wanted = job.filter
     values = {name: getattr(wanted, name) for name in ("error", "topic", "tag", "key")}
     return _address(wanted.group, values | {"ids": " ".join(wanted.ids)})
@@ -321,7 +321,7 @@ def _action(request: Request) -> Action:
     return cast(Action, action)
 
 
-def _job(request: Request) -> Job:
+def _job(request: Request) -> DeadLetterJob:
     """Raises: HTTPException: it is another user's, or the console was restarted since."""
     job = _jobs(request).get(request.path_params["id"], viewer_of(request))
     if job is None:
@@ -334,8 +334,8 @@ def _gateway(request: Request) -> Gateway:
     return gateway
 
 
-def _jobs(request: Request) -> Jobs:
-    jobs: Jobs = request.app.state.jobs
+def _jobs(request: Request) -> DeadLetterJobs:
+    jobs: DeadLetterJobs = request.app.state.jobs
     return jobs
 
 

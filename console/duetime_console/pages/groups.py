@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from duetime_console.asking import asked, path_of
 from duetime_console.gateway import GatewayError
-from duetime_console.lists import Column, Listing
+from duetime_console.lists import ListColumn, ListView
 from duetime_console.moments import InvalidMoment, moment_ms
 from duetime_console.rendering import page
 from duetime_console.session import call
@@ -32,7 +32,7 @@ _STARTS = {
 
 
 @dataclass(slots=True)
-class Described:
+class GroupDescriptions:
     """Groups with their offsets. `left_out`: the number of other groups; `refused`: errors of undescribed ones."""
 
     groups: list[consumer_pb2.GroupDescription] = field(default_factory=list)
@@ -40,16 +40,16 @@ class Described:
     refused: list[GatewayError] = field(default_factory=list)
 
 
-async def described_groups(request: Request) -> Described:
+async def described_groups(request: Request) -> GroupDescriptions:
     """Groups visible to the caller."""
     listed = await asked(request, "ListGroups", consumer_pb2.ListGroupsRequest())
     if isinstance(listed, GatewayError):
-        return Described(refused=[listed])
+        return GroupDescriptions(refused=[listed])
     names = [group.name for group in listed.groups]
     return await descriptions_of(request, names[:DESCRIBED_MAX], len(names) - DESCRIBED_MAX)
 
 
-async def descriptions_of(request: Request, names: list[str], left_out: int = 0) -> Described:
+async def descriptions_of(request: Request, names: list[str], left_out: int = 0) -> GroupDescriptions:
     """Descriptions of these groups, if visible to the caller."""
     turns = asyncio.Semaphore(_DESCRIBED_AT_ONCE)
 
@@ -58,7 +58,7 @@ async def descriptions_of(request: Request, names: list[str], left_out: int = 0)
             return await asked(request, "DescribeGroup", consumer_pb2.DescribeGroupRequest(name=name))
 
     answers = await asyncio.gather(*map(describe, names))
-    found = Described(left_out=max(left_out, 0))
+    found = GroupDescriptions(left_out=max(left_out, 0))
     for answer in answers:
         if isinstance(answer, GatewayError):
             found.refused.append(answer)
@@ -74,7 +74,7 @@ def sums_of(described: consumer_pb2.GroupDescription) -> dict[str, int]:
 
 async def groups(request: Request) -> Response:
     listed = await call(request, "ListGroups", consumer_pb2.ListGroupsRequest())
-    found = Described()
+    found = GroupDescriptions()
     by_name: dict[str, consumer_pb2.GroupDescription] = {}
     sums: dict[str, dict[str, int]] = {}
 
@@ -87,41 +87,41 @@ async def groups(request: Request) -> Response:
     def counted(name: str, what: str) -> int:
         return sums[name][what] if name in sums else -1
 
-    columns: list[Column[Any]] = [
-        Column("name", "Group", lambda group: group.name.lower()),
-        Column("lag", "Lag", lambda group: counted(group.name, "lag"), True, True),
-        Column("flight", "In flight", lambda group: counted(group.name, "in_flight"), True, True),
-        Column(
+    columns: list[ListColumn[Any]] = [
+        ListColumn("name", "Group", lambda group: group.name.lower()),
+        ListColumn("lag", "Lag", lambda group: counted(group.name, "lag"), True, True),
+        ListColumn("flight", "In flight", lambda group: counted(group.name, "in_flight"), True, True),
+        ListColumn(
             "retries",
             "Retries",
             lambda group: by_name[group.name].waiting_retries if group.name in by_name else -1,
             True,
             True,
         ),
-        Column(
+        ListColumn(
             "dead",
             "Dead letters",
             lambda group: by_name[group.name].dead_letters if group.name in by_name else -1,
             True,
             True,
         ),
-        Column(
+        ListColumn(
             "rate",
             "Acks/s",
             lambda group: by_name[group.name].acks_per_s if group.name in by_name else -1,
             True,
             True,
         ),
-        Column(
+        ListColumn(
             "members",
             "Receivers",
             lambda group: len(by_name[group.name].members) if group.name in by_name else -1,
             True,
             True,
         ),
-        Column("created", "Created", lambda group: group.created_at_ms),
+        ListColumn("created", "Created", lambda group: group.created_at_ms),
     ]
-    listing = Listing(request.query_params, columns, "name")
+    listing = ListView(request.query_params, columns, "name")
     await listing.ask(listed.groups, lambda group: group.name, describe)
     return page(
         request,
@@ -229,7 +229,7 @@ async def change_policy(request: Request) -> Response:
     return await _group(request, name, values, faults, error)
 
 
-class Where:
+class ResetTarget:
     """The target of a reset in its form: `to` is `earliest`, `latest`, `time` (with `at`) or `offset` (with `queue` and
     `offset`)."""
 
@@ -278,10 +278,10 @@ class Where:
 
 async def reset(request: Request) -> Response:
     """The form, with its effect below."""
-    return await _reset(request, Where(request.query_params))
+    return await _reset(request, ResetTarget(request.query_params))
 
 
-async def _reset(request: Request, where: Where, error: GatewayError | None = None) -> Response:
+async def _reset(request: Request, where: ResetTarget, error: GatewayError | None = None) -> Response:
     name = request.path_params["name"]
     described = await call(request, "DescribeGroup", consumer_pb2.DescribeGroupRequest(name=name))
     answer = None
@@ -310,7 +310,7 @@ async def _reset(request: Request, where: Where, error: GatewayError | None = No
 
 
 async def do_reset(request: Request) -> Response:
-    where = Where(await request.form())
+    where = ResetTarget(await request.form())
     wanted = where.request(request.path_params["name"], dry_run=False)
     if where.faults:
         return await _reset(request, where)

@@ -9,7 +9,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from duetime_console.asking import path_of
-from duetime_console.lists import Column, Listing
+from duetime_console.lists import ListColumn, ListView
 from duetime_console.rendering import page
 from duetime_console.session import call
 
@@ -28,16 +28,16 @@ def state_of(lane: gateway_pb2.Lane) -> str:
     return "paused" if lane.paused else "served" if lane.owner else "without owner"
 
 
-def columns() -> list[Column[Any]]:
+def columns() -> list[ListColumn[Any]]:
     return [
-        Column("lane", "Lane", lambda lane: (lane.level, lane.shard)),
-        Column("shard", "Shard", lambda lane: (lane.shard, lane.level)),
-        Column("pending", "Pending", lambda lane: lane.pending_count, is_number=True),
-        Column("due", "Next due", lambda lane: lane.next_due_at_ms or _NEVER),
-        Column("oldest", "Oldest due", lambda lane: lane.oldest_due_at_ms or _NEVER),
-        Column("late", "Durable late p99", lambda lane: lane.late_p99_ms, is_number=True),
-        Column("restored", "Delivered", lambda lane: lane.restored_count, is_number=True),
-        Column("state", "State", state_of),
+        ListColumn("lane", "Lane", lambda lane: (lane.level, lane.shard)),
+        ListColumn("shard", "Shard", lambda lane: (lane.shard, lane.level)),
+        ListColumn("pending", "Pending", lambda lane: lane.pending_count, is_number=True),
+        ListColumn("due", "Next due", lambda lane: lane.next_due_at_ms or _NEVER),
+        ListColumn("oldest", "Oldest due", lambda lane: lane.oldest_due_at_ms or _NEVER),
+        ListColumn("late", "Durable late p99", lambda lane: lane.late_p99_ms, is_number=True),
+        ListColumn("restored", "Delivered", lambda lane: lane.restored_count, is_number=True),
+        ListColumn("state", "State", state_of),
     ]
 
 
@@ -45,7 +45,7 @@ async def lanes(request: Request) -> Response:
     listed = await call(request, "ListLanes", gateway_pb2.ListLanesRequest())
     with_all = request.query_params.get("all") == "1"
     shown = [lane for lane in listed.lanes if with_all or is_used(lane)]
-    listing = Listing(request.query_params, columns(), "lane", kept=["all"])
+    listing = ListView(request.query_params, columns(), "lane", kept=["all"])
     listing.show(shown, lambda lane: f"{lane.level} shard {lane.shard} {state_of(lane)} {lane.owner}")
     return page(
         request,

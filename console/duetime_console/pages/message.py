@@ -37,7 +37,7 @@ _TEXTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class TimelineEvent:
     """A point on the timeline: `mood` is good, bad or empty."""
 
     kind: str
@@ -61,14 +61,14 @@ _MOODS = {
 _NAMES = {"restored": "delivered"}
 
 
-def _event(told: consumer_pb2.TraceEvent) -> Event:
+def _event(told: consumer_pb2.TraceEvent) -> TimelineEvent:
     value = consumer_pb2.TraceKind.DESCRIPTOR.values_by_number.get(told.kind)
     kind = value.name.removeprefix("TRACE_KIND_").lower() if value else "unknown"
-    return Event(_NAMES.get(kind, kind.replace("_", " ")), _MOODS.get(kind, ""), told)
+    return TimelineEvent(_NAMES.get(kind, kind.replace("_", " ")), _MOODS.get(kind, ""), told)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class GroupOutcome:
     """The end of the message in a group."""
 
     text: str
@@ -78,14 +78,14 @@ class Outcome:
 _OUTCOMES = {"acknowledged": ("done by", "good"), "dead": ("dead in", "bad")}
 
 
-def _outcomes(events: Sequence[Event]) -> list[Outcome]:
+def _outcomes(events: Sequence[TimelineEvent]) -> list[GroupOutcome]:
     """One for each group with an end; a redrive removes the end before it."""
-    ends: dict[str, Outcome] = {}
+    ends: dict[str, GroupOutcome] = {}
     for event in events:
         group = event.told.group
         if group and event.kind in _OUTCOMES:
             words, mood = _OUTCOMES[event.kind]
-            ends[group] = Outcome(f"{words} {group}", mood)
+            ends[group] = GroupOutcome(f"{words} {group}", mood)
         elif group and event.kind == "redriven":
             ends.pop(group, None)
     return list(ends.values())

@@ -32,7 +32,7 @@ _FILTER = ("topic", "key", "from", "before")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MessageRow:
     """A message in the list."""
 
     message: message_pb2.StoredMessage
@@ -132,7 +132,7 @@ def _token(text: str, faults: dict[str, str]) -> bytes:
 async def _pending(request: Request, form: dict[str, str], wanted: pending_pb2.PendingFilter, token: bytes) -> Any:
     """Rows, the next page, the number of messages read, and False: the next page has the others; or the error."""
     text = form["text"]
-    rows: list[Row] = []
+    rows: list[MessageRow] = []
     seen = 0
     for _ in range(SEARCHED_MAX if text else 1):
         wanted_page = pending_pb2.ListPendingRequest(
@@ -145,7 +145,7 @@ async def _pending(request: Request, form: dict[str, str], wanted: pending_pb2.P
         for each in answer.messages:
             body = _body(each.message) if text else b""
             if text.lower() in body.decode("utf-8", "replace").lower():
-                rows.append(Row(each.message, "pending", each.shard, each.lane, snippet(body, text)))
+                rows.append(MessageRow(each.message, "pending", each.shard, each.lane, snippet(body, text)))
         if not token or len(rows) >= SHOWN_MAX:
             break
     return rows, opaque(token), seen, False
@@ -168,7 +168,7 @@ async def _by_word(request: Request, form: dict[str, str]) -> Any:
     if isinstance(answer, GatewayError):
         return answer
     rows = [
-        Row(each.message, state_of(each), each.shard, each.lane, snippet(_body(each.message), form["text"]))
+        MessageRow(each.message, state_of(each), each.shard, each.lane, snippet(_body(each.message), form["text"]))
         for each in answer.messages
         if form["text"].lower() in _body(each.message).decode("utf-8", "replace").lower()
     ]

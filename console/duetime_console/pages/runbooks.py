@@ -17,7 +17,7 @@ from duetime_console.rendering import FOLDER, page
 _PLACES = (FOLDER / "runbooks.md", FOLDER.parents[1] / "docs" / "runbooks.md")
 
 
-class Section(NamedTuple):
+class RunbookSection(NamedTuple):
     anchor: str
     title: str
     html: Markup
@@ -29,10 +29,10 @@ async def show(request: Request) -> Response:
 
 
 @cache
-def _sections(path: Path) -> list[Section]:
+def _sections(path: Path) -> list[RunbookSection]:
     parts = re.split(r"^## (.+)$", path.read_text(), flags=re.MULTILINE)[1:]
     titles, texts = parts[::2], parts[1::2]
-    return [Section(_anchor(title), title, _html(text)) for title, text in zip(titles, texts, strict=True)]
+    return [RunbookSection(_anchor(title), title, _html(text)) for title, text in zip(titles, texts, strict=True)]
 
 
 def _html(text: str) -> Markup:

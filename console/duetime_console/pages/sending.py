@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from duetime_console.api.models import GivenMessage
+from duetime_console.api.models import MessageFields
 from duetime_console.api.reading import violations_of
 from duetime_console.asking import asked
 from duetime_console.gateway import GatewayError
@@ -85,7 +85,7 @@ async def send(request: Request) -> Response:
     error: GatewayError | None = None
     if not faults:
         try:
-            message = GivenMessage.model_validate(values, strict=False)
+            message = MessageFields.model_validate(values, strict=False)
             answer = await call(request, "Send", gateway_pb2.SendRequest(messages=[message.as_proto()]))
             (result,) = answer.results
             if not result.HasField("fault"):
@@ -123,7 +123,7 @@ def _field(path: str) -> str:
 
 
 def _values(form: dict[str, str], faults: dict[str, str]) -> dict[str, Any]:
-    """The fields of GivenMessage; errors go to `faults`."""
+    """The fields of MessageFields; errors go to `faults`."""
     values: dict[str, Any] = {name: form[name].strip() for name in _TEXTS}
     values["keys"] = [key.strip() for key in re.split(r"[,\n]", form["keys"]) if key.strip()]
     values["properties"] = _properties(form["properties"], faults)

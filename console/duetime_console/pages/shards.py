@@ -12,14 +12,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from duetime_console.asking import asked
-from duetime_console.lists import Column, Listing
+from duetime_console.lists import ListColumn, ListView
 from duetime_console.pages import lanes as lane_pages
 from duetime_console.rendering import page
 from duetime_console.session import call
 
 
 @dataclass(slots=True)
-class Shard:
+class ShardSummary:
     """A shard, from the data of its lanes."""
 
     number: int
@@ -57,7 +57,7 @@ class Shard:
         return sum(not lane.owner and not lane.paused for lane in self.lanes)
 
 
-async def _shards(request: Request) -> list[Shard]:
+async def _shards(request: Request) -> list[ShardSummary]:
     listed, lanes = await asyncio.gather(
         call(request, "ListShards", export_pb2.ListShardsRequest()),
         call(request, "ListLanes", gateway_pb2.ListLanesRequest()),
@@ -66,21 +66,21 @@ async def _shards(request: Request) -> list[Shard]:
     for lane in lanes.lanes:
         by_shard[lane.shard].append(lane)
     silent = {*listed.unreachable_shards, *lanes.unreachable_shards}
-    return [Shard(number, number not in silent, by_shard[number]) for number in listed.shards]
+    return [ShardSummary(number, number not in silent, by_shard[number]) for number in listed.shards]
 
 
 async def shards(request: Request) -> Response:
-    columns: list[Column[Any]] = [
-        Column("shard", "Shard", lambda one: one.number),
-        Column("pending", "Pending", lambda one: one.pending, is_number=True),
-        Column("due", "Next due", lambda one: one.next_due_at_ms or float("inf")),
-        Column("late", "Durable late p99", lambda one: one.late_p99_ms, is_number=True),
-        Column("restored", "Delivered", lambda one: one.restored, is_number=True),
-        Column("unowned", "Lanes without owner", lambda one: one.unowned, is_number=True),
-        Column("paused", "Lanes paused", lambda one: one.paused, is_number=True),
+    columns: list[ListColumn[Any]] = [
+        ListColumn("shard", "Shard", lambda one: one.number),
+        ListColumn("pending", "Pending", lambda one: one.pending, is_number=True),
+        ListColumn("due", "Next due", lambda one: one.next_due_at_ms or float("inf")),
+        ListColumn("late", "Durable late p99", lambda one: one.late_p99_ms, is_number=True),
+        ListColumn("restored", "Delivered", lambda one: one.restored, is_number=True),
+        ListColumn("unowned", "Lanes without owner", lambda one: one.unowned, is_number=True),
+        ListColumn("paused", "Lanes paused", lambda one: one.paused, is_number=True),
     ]
     found = await _shards(request)
-    listing = Listing(request.query_params, columns, "shard")
+    listing = ListView(request.query_params, columns, "shard")
     listing.show(found, lambda one: f"{one.number} {'answers' if one.answers else 'does not answer'}")
     return page(request, "shards.html", listing=listing, all_count=len(found))
 

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from duetime_console.asking import asked, path_of
 from duetime_console.gateway import GatewayError
-from duetime_console.lists import Column, Listing
+from duetime_console.lists import ListColumn, ListView
 from duetime_console.pages.groups import described_groups
 from duetime_console.rendering import page
 from duetime_console.session import call, viewer_of
@@ -42,15 +42,15 @@ async def topics(request: Request) -> Response:
         asked(request, "Backlog", pending_pb2.BacklogRequest(all_lanes_together=True)),
     )
     pending = _pending_by_topic(backlog)
-    columns: list[Column[Any]] = [
-        Column("name", "Topic", lambda topic: topic.name.lower()),
-        Column("queues", "Queues", lambda topic: topic.queue_count, is_number=True),
-        Column("pending", "Pending", lambda topic: pending.get(topic.name, (0, 0))[0], is_number=True),
-        Column("due", "Next due by", lambda topic: pending.get(topic.name, (0, 0))[1] or float("inf")),
-        Column("type", "For", type_of),
-        Column("created", "Created", lambda topic: topic.created_at_ms),
+    columns: list[ListColumn[Any]] = [
+        ListColumn("name", "Topic", lambda topic: topic.name.lower()),
+        ListColumn("queues", "Queues", lambda topic: topic.queue_count, is_number=True),
+        ListColumn("pending", "Pending", lambda topic: pending.get(topic.name, (0, 0))[0], is_number=True),
+        ListColumn("due", "Next due by", lambda topic: pending.get(topic.name, (0, 0))[1] or float("inf")),
+        ListColumn("type", "For", type_of),
+        ListColumn("created", "Created", lambda topic: topic.created_at_ms),
     ]
-    listing = Listing(request.query_params, columns, "name", kept=["system"])
+    listing = ListView(request.query_params, columns, "name", kept=["system"])
     with_system = request.query_params.get("system") == "1"
     shown = [topic for topic in listed.topics if with_system or not is_system(topic.name)]
     listing.show(shown, lambda topic: f"{topic.name} {type_of(topic)}")

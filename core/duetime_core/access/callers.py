@@ -48,7 +48,7 @@ class Role(StrEnum):
     CLIENT = "client"
 
 
-class Who(Enum):
+class MethodCallers(Enum):
     """The permitted callers of a method."""
 
     ANYBODY = "anybody"
@@ -61,9 +61,9 @@ _SCALER = "externalscaler.ExternalScaler"
 # Services callable without a certificate, if the port does not require one: access to them is decided elsewhere.
 UNCERTIFIED = frozenset({_GATEWAY, _ROCKETMQ, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"})
 # Callers by service. Services not listed are for the cluster.
-TABLE: Mapping[str, Who] = {
-    **dict.fromkeys((*UNCERTIFIED, _SCALER), Who.ANYBODY),
-    **dict.fromkeys((_STORE, "duetime.v1.Scheduler", "duetime.v1.Retry"), Who.CLUSTER),
+TABLE: Mapping[str, MethodCallers] = {
+    **dict.fromkeys((*UNCERTIFIED, _SCALER), MethodCallers.ANYBODY),
+    **dict.fromkeys((_STORE, "duetime.v1.Scheduler", "duetime.v1.Retry"), MethodCallers.CLUSTER),
 }
 
 
@@ -102,10 +102,10 @@ ROLES: Mapping[str, frozenset[Role]] = {
 }
 
 
-def meant_for(method: str) -> Who:
+def meant_for(method: str) -> MethodCallers:
     """The permitted callers of `/service/method`."""
     name = method.lstrip("/")
-    return TABLE.get(name) or TABLE.get(_service_of(method)) or Who.CLUSTER
+    return TABLE.get(name) or TABLE.get(_service_of(method)) or MethodCallers.CLUSTER
 
 
 def roles_for(method: str) -> frozenset[Role]:
@@ -194,10 +194,10 @@ class Callers:
             if not self.asks and _service_of(method) in UNCERTIFIED:
                 return None
             return None if context.peer().startswith(PEER) else self._role(method, context, self._prefix)
-        if self._secret and meant_for(method) is Who.CLUSTER:
+        if self._secret and meant_for(method) is MethodCallers.CLUSTER:
             why = self._secret.fault(context.invocation_metadata() or ())
             if why:
-                raise Unauthenticated(f"{method.lstrip('/')} is for {Who.CLUSTER.value}: {why}")
+                raise Unauthenticated(f"{method.lstrip('/')} is for {MethodCallers.CLUSTER.value}: {why}")
         return None
 
     def _role(self, method: str, context: Any, prefix: str) -> Role | None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 import structlog
-from duetime.tls import Files, Followed, Pems
+from duetime.tls import PemFiles, PemFollower, Pems
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from duetime_core.errors import StartupError
@@ -42,12 +42,12 @@ class CertificateMetrics:
 class Certificates:
     """The certificates of one process. Thread-safe."""
 
-    def __init__(self, files: Files, registry: CollectorRegistry | None = None) -> None:
+    def __init__(self, files: PemFiles, registry: CollectorRegistry | None = None) -> None:
         """Raises: StartupError: the files are unreadable or inconsistent."""
         self.files = files
         self.metrics = CertificateMetrics(registry)
         try:
-            self._followed = Followed(files, changed=self._take, failed=self._tell)
+            self._followed = PemFollower(files, changed=self._take, failed=self._tell)
             self._ends = _ends_of(self._followed.now())
         except (OSError, ValueError) as error:
             raise StartupError(f"certificate {files.cert}, key {files.key} and CA {files.ca}: {error}") from error
@@ -55,7 +55,7 @@ class Certificates:
             self.metrics.expires.labels(of).set_function(self._end_getter(of))
 
     @property
-    def followed(self) -> Followed:
+    def followed(self) -> PemFollower:
         return self._followed
 
     def now(self) -> Pems:

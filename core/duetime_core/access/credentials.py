@@ -7,7 +7,7 @@ from duetime_core.access.certificates import Certificates
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class ClusterCredentials:
     """With certificates the secret is neither sent nor required. With neither, all calls are accepted."""
 
     secret: ClusterSecret = field(default_factory=ClusterSecret)
@@ -23,4 +23,4 @@ class Credentials:
         return Callers(prefix=self.spiffe_prefix, note=lambda reason: refused.labels(reason.lower()).inc())
 
 
-NO_CREDENTIALS = Credentials()
+NO_CREDENTIALS = ClusterCredentials()

@@ -9,7 +9,7 @@ from duetime_core.errors import StartupError
 INSECURE_VARIABLE = "DUETIME_INSECURE"
 
 
-class Listener(NamedTuple):
+class NodeListener(NamedTuple):
     """An address of a node, and its protection. Ports for health checks only are excluded."""
 
     host: str
@@ -38,7 +38,7 @@ _REMEDIES = {
 _FOR_METRICS = "METRICS_TLS=on with certificates, or METRICS_HOST=127.0.0.1, each after the process's prefix"
 
 
-def refuse_exposed(listener: Listener, insecure: bool) -> None:
+def refuse_exposed(listener: NodeListener, insecure: bool) -> None:
     """Refuses to listen there, unless the port is reachable only from this machine, is protected by TLS and
     authentication, or the operator permits it (`insecure`).
 

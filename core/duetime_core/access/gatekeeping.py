@@ -6,7 +6,7 @@ from duetime_core.access.callers import Role
 from duetime_core.errors import DueTimeError
 
 
-class Gatekeeper(Protocol):
+class CallGatekeeper(Protocol):
     """Decides about calls. All methods run within the call's own task."""
 
     async def admit(self, method: str, context: Any, role: Role | None) -> None:

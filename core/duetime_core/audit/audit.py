@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from duetime_core.access import principal
 from duetime_core.access.callers import host_of
-from duetime_core.audit.events import REFUSED, Act, Event, plain
+from duetime_core.audit.events import REFUSED, Act, AuditedCall, plain
 from duetime_core.audit.refusals import PERIOD_MS, Refusals
 from duetime_core.clock import Clock, Timer
 from duetime_core.errors import DueTimeError
@@ -39,7 +39,7 @@ def tell_refused_part(resource: str, error: DueTimeError) -> None:
         method.tell(context, resource, error.status.name, error.reason)
 
 
-def _nowhere(event: Event) -> None:
+def _nowhere(event: AuditedCall) -> None:
     """Keeps nothing: processes without a database only log events."""
 
 
@@ -50,7 +50,7 @@ class Audit:
         self,
         clock: Clock,
         acts: Mapping[str, Act | None] = MappingProxyType({}),
-        keep: Callable[[Event], None] = _nowhere,
+        keep: Callable[[AuditedCall], None] = _nowhere,
     ) -> None:
         """`acts`: the admin acts among the methods, by names such as `duetime.v1.Gateway/CreateTopic`."""
         self._clock = clock
@@ -67,7 +67,7 @@ class Audit:
     def now_ms(self) -> int:
         return self._clock.now_ms()
 
-    def note(self, event: Event) -> None:
+    def note(self, event: AuditedCall) -> None:
         """Records an event; only the first rejections of each host in a period are recorded one by one."""
         if event.is_refusal:
             if self._period is None:
@@ -87,7 +87,7 @@ class Audit:
         for event in self._refusals.end():
             self._tell(event)
 
-    def _tell(self, event: Event) -> None:
+    def _tell(self, event: AuditedCall) -> None:
         told = {key: value for key, value in event._asdict().items() if key != "at_ms" and (value or key == "user")}
         (log.warning if event.is_refusal else log.info)("audit", **told)
         self._keep(event)
@@ -128,7 +128,7 @@ class MethodAudit:
         # Strip the kind, such as `ipv4:`.
         peer = unquote(context.peer()).removeprefix("ipv4:").removeprefix("ipv6:")
         self._audit.note(
-            Event(
+            AuditedCall(
                 self._audit.now_ms(),
                 plain(principal.current().name),
                 plain(host_of(peer)),

@@ -23,7 +23,7 @@ class Act(NamedTuple):
     about: Callable[[Any], str] = str
 
 
-class Event(NamedTuple):
+class AuditedCall(NamedTuple):
     """An admin act, successful or not, or a rejected call."""
 
     at_ms: int

@@ -27,7 +27,7 @@ _VIOLATION_FRAME_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Brief:
+class BoundedError:
     """An error as included in answers: within the limits, and valid UTF-8."""
 
     text: str
@@ -36,7 +36,7 @@ class Brief:
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 
-def brief(error: DueTimeError) -> Brief:
+def brief(error: DueTimeError) -> BoundedError:
     """The error within the limits: the first violations, and the number of the others."""
     violations = error.violations
     kept = _first(violations)
@@ -46,7 +46,7 @@ def brief(error: DueTimeError) -> Brief:
         text = sentence(kept)
     else:
         text = f"{sentence(kept)}; and {len(violations) - len(kept)} more"
-    return Brief(text, cut(error.reason, REASON_CHARS_MAX), kept, {} if kept else _metadata(error.metadata))
+    return BoundedError(text, cut(error.reason, REASON_CHARS_MAX), kept, {} if kept else _metadata(error.metadata))
 
 
 def _metadata(metadata: Mapping[str, str]) -> dict[str, str]:

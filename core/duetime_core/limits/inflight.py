@@ -6,7 +6,7 @@ from duetime_core.limits.shares import Shares
 from duetime_core.within.server import PEER
 
 
-class InFlight:
+class InFlightCalls:
     """Counts calls by caller. Calls of this process's own nodes belong to no share."""
 
     def __init__(self, limit: int) -> None:

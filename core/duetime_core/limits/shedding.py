@@ -16,7 +16,7 @@ from duetime_core.access.callers import host_of
 from duetime_core.clock import Clock, Timer
 from duetime_core.limits.shares import LITTLE
 from duetime_core.limits.sockets import Sockets, open_files
-from duetime_core.limits.traffic import Connection, Traffic
+from duetime_core.limits.traffic import PeerConnection, Traffic
 from duetime_core.telemetry.logs import sparing
 
 log = sparing()
@@ -32,7 +32,7 @@ OTHERS_CHECKS = 60
 NEVER_CHECKS, QUIET_CHECKS = 5, 60
 
 
-class Shedding(Collector):
+class ConnectionShedder(Collector):
     """Monitors the connections to one server."""
 
     def __init__(
@@ -128,5 +128,5 @@ class Shedding(Collector):
         yield GaugeMetricFamily("duetime_connections_max", "Limit of the connections", self._traffic.connections_max)
 
 
-def _some(known: Mapping[str, Connection], chosen: list[str]) -> dict[str, int]:
+def _some(known: Mapping[str, PeerConnection], chosen: list[str]) -> dict[str, int]:
     return {"never_used": sum(peer not in known for peer in chosen)}

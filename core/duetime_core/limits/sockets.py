@@ -23,7 +23,7 @@ _MAPPED = "::ffff:"
 
 
 @dataclass(slots=True)
-class Progress:
+class SocketProgress:
     """Bytes of a connection since its start: acknowledged by the peer, and received from it."""
 
     acked: int
@@ -52,7 +52,7 @@ class Sockets:
         """The peers connected to a port of this process at the last scan, oldest descriptors first."""
         return [peer for peer, fd in sorted(self._fds.items(), key=_fd) if _with(fd, _port_of) == port]
 
-    def progress(self, peer: str) -> Progress | None:
+    def progress(self, peer: str) -> SocketProgress | None:
         """None: the connection is gone, or was not found by a scan yet."""
         return self._use(peer, _progress)
 
@@ -116,8 +116,8 @@ def _peer_of(own: socket.socket) -> str:
     return f"ipv6:%5B{host}%5D:{port}"
 
 
-def _progress(own: socket.socket) -> Progress:
-    return Progress(*_BYTES.unpack_from(own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)))
+def _progress(own: socket.socket) -> SocketProgress:
+    return SocketProgress(*_BYTES.unpack_from(own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)))
 
 
 def _shut_down(own: socket.socket) -> bool:

@@ -29,7 +29,7 @@ from duetime_core.clock import Clock, SystemClock, Timer
 from duetime_core.errors import DueTimeError, Overloaded
 from duetime_core.limits.heap import Heap
 from duetime_core.limits.room import Room
-from duetime_core.limits.sockets import Progress, Sockets
+from duetime_core.limits.sockets import SocketProgress, Sockets
 from duetime_core.telemetry.logs import sparing
 from duetime_core.within.server import PEER
 
@@ -65,7 +65,7 @@ class TrafficLimits:
     connections_max: int = 4_096
 
 
-class _Unfinished:
+class _UnfinishedBytes:
     """Bytes of incomplete requests at the last check, and the time of their last change."""
 
     __slots__ = ("held", "still_ms", "stirred")
@@ -83,7 +83,7 @@ class _Unfinished:
         return self.held >= COUNTED_BYTES_MIN and now_ms - self.still_ms > STILL_MS
 
 
-class _Upload(_Unfinished):
+class _Upload(_UnfinishedBytes):
     """The request of a unary call: at most the bytes received by its connection since the call reads."""
 
     __slots__ = ("before",)
@@ -99,7 +99,7 @@ class _Upload(_Unfinished):
         super().note(held - self.before, now_ms)
 
 
-class Connection(_Unfinished):
+class PeerConnection(_UnfinishedBytes):
     """One peer's connection: its reading tasks, and the bytes read since it was last measured."""
 
     __slots__ = (
@@ -138,7 +138,7 @@ class Connection(_Unfinished):
         self.oldest: Task | None = None
         self.since_ms = 0.0
 
-    def unfinished(self, progress: Progress) -> int:
+    def unfinished(self, progress: SocketProgress) -> int:
         """Bytes of incomplete requests."""
         allowed = CALL_BYTES * (self.calls + len(self.reads)) + (progress.acked - self.acked) // TAKEN_BYTES_PER_BYTE
         return max(progress.received - self.base - self.delivered - allowed, 0)
@@ -162,7 +162,7 @@ class Connection(_Unfinished):
             found.update((task, self.held) for task, is_stream in self.reads.items() if is_stream)
         return found
 
-    def measured(self, progress: Progress) -> None:
+    def measured(self, progress: SocketProgress) -> None:
         """Resets the count: no request is incomplete."""
         self.base, self.acked = progress.received, progress.acked
         self.calls = self.delivered = self.unmeasured = 0
@@ -209,9 +209,9 @@ class Traffic(Collector):
         self._clock = clock or SystemClock()
         self._sockets = sockets or Sockets()
         self._heap = Heap()
-        self.connections: dict[str, Connection] = {}
+        self.connections: dict[str, PeerConnection] = {}
         self._connections_max = 1_024
-        self._reading: dict[Connection, None] = {}
+        self._reading: dict[PeerConnection, None] = {}
         self._writing: dict[Task, _Answer] = {}
         self._streaming: dict[Task, _Answer] = {}
         # Bytes taken, at their last increase, and its time, by peer.
@@ -229,7 +229,7 @@ class Traffic(Collector):
 
     # --- uploads ----------------------------------------------------------------------------------------------------
 
-    def connection(self, peer: str) -> Connection:
+    def connection(self, peer: str) -> PeerConnection:
         """The connection of a call.
 
         Raises:
@@ -238,12 +238,12 @@ class Traffic(Collector):
         self.answers.check(peer)
         found = self.connections.get(peer)
         if found is None:
-            found = self.connections[peer] = Connection(peer)
+            found = self.connections[peer] = PeerConnection(peer)
             if len(self.connections) > self._connections_max:
                 self._forget()
         return found
 
-    async def read(self, connection: Connection, context: Any, *, stream: bool = False) -> Any:
+    async def read(self, connection: PeerConnection, context: Any, *, stream: bool = False) -> Any:
         """The next request of a call, as bytes; grpc.aio.EOF: there is none.
 
         Raises:
@@ -277,7 +277,7 @@ class Traffic(Collector):
             if not reads:
                 del self._reading[connection]
 
-    async def requests(self, connection: Connection, context: Any) -> AsyncIterator[Any]:
+    async def requests(self, connection: PeerConnection, context: Any) -> AsyncIterator[Any]:
         """The requests of a stream, as bytes."""
         while (data := await self.read(connection, context, stream=True)) is not grpc.aio.EOF:
             yield data
@@ -290,7 +290,7 @@ class Traffic(Collector):
         task.uncancel()
         return refusal
 
-    def _measure(self, connection: Connection) -> None:
+    def _measure(self, connection: PeerConnection) -> None:
         """Measures a connection; if no scan has found it yet, a later read does."""
         progress = self._sockets.progress(connection.peer)
         if progress is not None:
@@ -315,7 +315,7 @@ class Traffic(Collector):
             for task, held in still.items():
                 self._refuse(task, f"{held} bytes of a request have arrived, but none for {STILL_MS} ms")
 
-    def _is_old(self, connection: Connection, now_ms: float) -> bool:
+    def _is_old(self, connection: PeerConnection, now_ms: float) -> bool:
         """Whether a read was present at the last check: only then it is worth measuring."""
         oldest = next(iter(connection.reads))
         if connection.oldest is oldest:
@@ -324,7 +324,7 @@ class Traffic(Collector):
         connection.held = connection.stirred = 0
         return False
 
-    def _too_much(self, old: list[Connection], total: int, now_ms: float) -> Iterable[Connection]:
+    def _too_much(self, old: list[PeerConnection], total: int, now_ms: float) -> Iterable[PeerConnection]:
         """Connections whose uploads are rejected for the benefit of others: those above their share, then the slowest
         of hosts above a small amount."""
         little = self.upload_bytes_max // 64
@@ -441,7 +441,7 @@ class Traffic(Collector):
             if self._reading or self._writing or self._streaming or self._heap.is_grown:
                 self._arm()
 
-    def is_idle(self, connection: Connection) -> bool:
+    def is_idle(self, connection: PeerConnection) -> bool:
         """Whether nothing is read or written on a connection; a waiting call does neither."""
         busy = any(answer.peer == connection.peer for answer in (*self._writing.values(), *self._streaming.values()))
         return not connection.reads and not busy

@@ -44,7 +44,7 @@ class Turn:
 
     __slots__ = ("_cost", "_timer", "_turns", "_user")
 
-    def __init__(self, turns: "Turns", user: _User, cost: int) -> None:
+    def __init__(self, turns: "RequestTurns", user: _User, cost: int) -> None:
         self._turns = turns
         self._user = user
         self._cost = cost
@@ -69,7 +69,7 @@ class Turn:
         self.leave()
 
 
-class Turns:
+class RequestTurns:
     """The requests in progress at one server. State changes in synchronous methods only."""
 
     def __init__(self, clock: Clock, registry: CollectorRegistry | None = None) -> None:

@@ -3,15 +3,15 @@ analysis reports, and the audit log."""
 
 from duetime_core.metadata.audit import AuditFilter, AuditPage, AuditPlace, AuditRow, AuditTable
 from duetime_core.metadata.database import ANY_FAULT, OUTAGES, Database
-from duetime_core.metadata.groups import Groups
+from duetime_core.metadata.groups import GroupTable
 from duetime_core.metadata.models import (
     AuditModel,
     BacklogReportModel,
-    Base,
     DelayOffsetModel,
     GatewayModel,
     GroupModel,
     LaneLeaseModel,
+    MetadataBase,
     ProducerGroupModel,
     QuotaModel,
     SchedulerModel,
@@ -19,11 +19,11 @@ from duetime_core.metadata.models import (
     TopicQueueModel,
     table_of,
 )
-from duetime_core.metadata.reports import Report, Reports, ShardMoment
+from duetime_core.metadata.reports import JobReport, JobReportTable, ShardMoment
 from duetime_core.metadata.schema import current_revision, head_revision, upgrade
 from duetime_core.metadata.topics import (
-    Holding,
-    Stored,
+    DatabaseTopic,
+    OwnerUsage,
     find_topics,
     generation_of,
     holdings,
@@ -42,21 +42,21 @@ __all__ = [
     "AuditRow",
     "AuditTable",
     "BacklogReportModel",
-    "Base",
+    "MetadataBase",
     "Database",
     "DelayOffsetModel",
     "GatewayModel",
     "GroupModel",
-    "Groups",
-    "Holding",
+    "GroupTable",
+    "OwnerUsage",
     "LaneLeaseModel",
     "ProducerGroupModel",
     "QuotaModel",
-    "Report",
-    "Reports",
+    "JobReport",
+    "JobReportTable",
     "SchedulerModel",
     "ShardMoment",
-    "Stored",
+    "DatabaseTopic",
     "TopicModel",
     "TopicQueueModel",
     "Trail",

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 from sqlalchemy import Select, and_, delete, or_, select, text
 from sqlalchemy.orm import Session
 
-from duetime_core.audit.events import Event
+from duetime_core.audit.events import AuditedCall
 from duetime_core.metadata.database import Database
 from duetime_core.metadata.models import AuditModel
 
 # Limit of rows of acts, and of rows of rejections: many rejections cannot evict acts.
 ROWS_MAX = 100_000
-_COLUMNS = ("key", "process", "is_refusal", *Event._fields)
+_COLUMNS = ("key", "process", "is_refusal", *AuditedCall._fields)
 # Quoted, because `user` is an SQL keyword.
 _NAMES = ", ".join(f'"{name}"' for name in _COLUMNS)
 _VALUES = ", ".join(f":{name}" for name in _COLUMNS)
@@ -25,7 +25,7 @@ class AuditRow(NamedTuple):
 
     key: str
     process: str
-    event: Event
+    event: AuditedCall
 
 
 class AuditFilter(NamedTuple):
@@ -116,5 +116,5 @@ def _query(wanted: AuditFilter, after: AuditPlace | None) -> Select[Any]:
 
 
 def _row(model: AuditModel) -> AuditRow:
-    event = Event(**{name: getattr(model, name) for name in Event._fields})
+    event = AuditedCall(**{name: getattr(model, name) for name in AuditedCall._fields})
     return AuditRow(model.key, model.process, event)

@@ -23,9 +23,9 @@ from sqlalchemy.orm import Session, sessionmaker
 from duetime_core.errors import StartupError, Unavailable
 from duetime_core.metadata.engine import break_off, make_engine, parse_url, ping_each_checkout
 from duetime_core.metadata.faults import SENTENCES, Fault, fault_of, is_conflict, reason_of
-from duetime_core.metadata.models import Base
+from duetime_core.metadata.models import MetadataBase
 from duetime_core.metadata.schema import head_revision, refuse_unknown, revision_of
-from duetime_core.metadata.standing import Standing
+from duetime_core.metadata.standing import DatabaseAvailability
 
 T = TypeVar("T")
 
@@ -78,7 +78,7 @@ class Database:
         self._here = threading.local()
         if not self._is_sqlite:
             ping_each_checkout(self._engine, self._taken)
-        self._standing = Standing(registry)
+        self._standing = DatabaseAvailability(registry)
         self._probe_at: TimerHandle | None = None
         self._stopped = False
         # Whether the schema was verified. A later migration by a newer version does not matter.
@@ -108,7 +108,7 @@ class Database:
             if Fault.SCHEMA not in despite:
                 raise
             self._failed(Fault.SCHEMA, error.text)
-        except _Failed as error:
+        except _TransactionFailure as error:
             if error.fault not in despite:
                 raise StartupError(error.text) from error
             if self._probe_at is None:
@@ -183,7 +183,7 @@ class Database:
     def _settle(self, attempt: _Attempt, end: TimerHandle, error: BaseException | None) -> None:
         end.cancel()
         self._running.discard(attempt)
-        if isinstance(error, _Failed):
+        if isinstance(error, _TransactionFailure):
             self._failed(error.fault, error.words)
 
     def _taken(self, connection: Any) -> None:
@@ -194,13 +194,13 @@ class Database:
     def _run(self, work: Callable[[Session], T], attempt: _Attempt) -> T:
         self._here.attempt = attempt
         if attempt.given_up:
-            raise _Failed(attempt.fault, _no_answer())
+            raise _TransactionFailure(attempt.fault, _no_answer())
         attempt.has_begun = True
         for number in range(1, ATTEMPTS + 1):
             try:
                 with self._sessions.begin() as session:
                     return work(session)
-            except _Failed:
+            except _TransactionFailure:
                 # SQLite would keep parts of a damaged file in memory, and not read them again.
                 self._engine.dispose()
                 raise
@@ -213,7 +213,7 @@ class Database:
                 if fault is not Fault.BUSY:
                     # The next connection may reach a new server after a failover, or a restored file.
                     self._engine.dispose()
-                raise _Failed(fault, _no_answer() if attempt.given_up else reason_of(error)) from error
+                raise _TransactionFailure(fault, _no_answer() if attempt.given_up else reason_of(error)) from error
         raise AssertionError("the last attempt returns or raises")
 
     # --- unavailability ---------------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ class Database:
         self._standing.failed(fault, words)
         if fault is not Fault.BUSY and self._probe_at is None:
             self._probe_later()
-        return _Failed(fault, words)
+        return _TransactionFailure(fault, words)
 
     def _probe_later(self) -> None:
         if not self._stopped:
@@ -241,7 +241,7 @@ class Database:
         if error is None and not probing.cancelled():
             self._schema_known = True
             self._standing.well()
-        elif not isinstance(error, _Failed):
+        elif not isinstance(error, _TransactionFailure):
             # A wrong schema, or an impossible answer to a probe.
             self._standing.failed(Fault.SCHEMA, error.text if isinstance(error, StartupError) else repr(error))
         if self._standing.fault is not None or not self._schema_known:
@@ -260,7 +260,7 @@ class Database:
         self._engine.dispose()
 
 
-class _Failed(Unavailable):
+class _TransactionFailure(Unavailable):
     """A transaction failed; `fault` is the cause."""
 
     reason = REASON
@@ -293,8 +293,8 @@ def _probe(session: Session, fault: Fault | None, *, check_schema: bool) -> None
     if fault is Fault.DAMAGED and session.get_bind().dialect.name == "sqlite":
         found = session.execute(text("PRAGMA quick_check(1)")).scalar_one()
         if found != "ok":
-            raise _Failed(Fault.DAMAGED, " ".join(str(found).split()))
-    for table in Base.metadata.sorted_tables:
+            raise _TransactionFailure(Fault.DAMAGED, " ".join(str(found).split()))
+    for table in MetadataBase.metadata.sorted_tables:
         columns = list(table.columns)
         nothing = select(*columns).where(literal(1) == 0)
         session.execute(insert(table).from_select([column.name for column in columns], nothing))

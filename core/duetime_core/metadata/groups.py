@@ -29,7 +29,7 @@ class GroupsExhausted(Overloaded):
     retriable = False
 
 
-class _Known:
+class _CachedGroup:
     """A group as last read, and the time."""
 
     __slots__ = ("group", "read_at_ms")
@@ -39,13 +39,13 @@ class _Known:
         self.read_at_ms = read_at_ms
 
 
-class Groups:
+class GroupTable:
     """Groups by name. Their policies are completed; the object of a group changes only with its settings."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _CachedGroup] = {}
 
     async def find(self, name: str) -> consumer_pb2.Group | None:
         """The group, at most about a second old; None: there is none.
@@ -160,7 +160,7 @@ class Groups:
         group, known = _message(row), self._known.get(name)
         if known is not None and known.group == group:
             group = known.group
-        self._known[name] = _Known(group, self._clock.monotonic_ms())
+        self._known[name] = _CachedGroup(group, self._clock.monotonic_ms())
         return group
 
 

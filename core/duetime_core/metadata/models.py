@@ -25,17 +25,17 @@ ACCESS_KEY_CHARS = 24
 PATTERN_CHARS_MAX = TOPIC_CHARS_MAX
 
 
-class Base(DeclarativeBase):
+class MetadataBase(DeclarativeBase):
     """The schema in the code."""
 
 
-def table_of(model: type[Base]) -> Table:
+def table_of(model: type[MetadataBase]) -> Table:
     """The table for statements that run about once a second: built once and without the ORM, which is most of the cost
     of a short one."""
     return cast("Table", model.__table__)
 
 
-class TopicModel(Base):
+class TopicModel(MetadataBase):
     """A topic. Written by gateways, and by retry services for the topics of groups."""
 
     __tablename__ = "topics"
@@ -55,7 +55,7 @@ class TopicModel(Base):
     owner: Mapped[str] = mapped_column(String(OWNER_CHARS_MAX), default="", server_default="")
 
 
-class TopicGenerationModel(Base):
+class TopicGenerationModel(MetadataBase):
     """One row: the generation of new topics. Each deletion increments it, which notifies gateways."""
 
     __tablename__ = "topic_generation"
@@ -64,7 +64,7 @@ class TopicGenerationModel(Base):
     generation: Mapped[int] = mapped_column(BigInteger)
 
 
-class TopicQueueModel(Base):
+class TopicQueueModel(MetadataBase):
     """The route: the shard of each queue of a topic."""
 
     __tablename__ = "topic_queues"
@@ -81,7 +81,7 @@ class TopicQueueModel(Base):
     shard_queue: Mapped[int | None]
 
 
-class GroupModel(Base):
+class GroupModel(MetadataBase):
     """A consumer group's settings. Written by gateways."""
 
     __tablename__ = "groups"
@@ -98,7 +98,7 @@ class GroupModel(Base):
     owner: Mapped[str] = mapped_column(String(OWNER_CHARS_MAX), default="", server_default="")
 
 
-class ProducerGroupModel(Base):
+class ProducerGroupModel(MetadataBase):
     """A group of producers that has prepared a transaction. Written by gateways."""
 
     __tablename__ = "producer_groups"
@@ -109,7 +109,7 @@ class ProducerGroupModel(Base):
     owner: Mapped[str] = mapped_column(String(OWNER_CHARS_MAX), default="", server_default="")
 
 
-class QuotaModel(Base):
+class QuotaModel(MetadataBase):
     """The quota of a user or a topic. Written by gateways."""
 
     __tablename__ = "quotas"
@@ -121,7 +121,7 @@ class QuotaModel(Base):
     limits: Mapped[str] = mapped_column(Text)
 
 
-class GatewayModel(Base):
+class GatewayModel(MetadataBase):
     """A gateway that keeps quotas, alive while its heartbeat increases. Written by itself; removed by itself or as
     dead."""
 
@@ -134,7 +134,7 @@ class GatewayModel(Base):
     use: Mapped[str] = mapped_column(Text)
 
 
-class SchedulerModel(Base):
+class SchedulerModel(MetadataBase):
     """A scheduler, alive while its heartbeat increases. Written by itself; removed by itself or as dead."""
 
     __tablename__ = "schedulers"
@@ -147,7 +147,7 @@ class SchedulerModel(Base):
     started_at_ms: Mapped[int] = mapped_column(BigInteger)
 
 
-class LaneLeaseModel(Base):
+class LaneLeaseModel(MetadataBase):
     """The scheduler of a lane. `owner` changes only together with `epoch`; an empty owner: none."""
 
     __tablename__ = "lane_leases"
@@ -159,7 +159,7 @@ class LaneLeaseModel(Base):
     paused: Mapped[bool] = mapped_column(default=False)
 
 
-class DelayOffsetModel(Base):
+class DelayOffsetModel(MetadataBase):
     """The delay offset table as last published by each lane's scheduler: for people and metrics."""
 
     __tablename__ = "delay_offsets"
@@ -173,7 +173,7 @@ class DelayOffsetModel(Base):
     published_by: Mapped[str] = mapped_column(String(MEMBER_CHARS_MAX))
 
 
-class BacklogReportModel(Base):
+class BacklogReportModel(MetadataBase):
     """An analysis job's report on a snapshot. Written by the job; a repeated run on the snapshot replaces it."""
 
     __tablename__ = "backlog_reports"
@@ -191,7 +191,7 @@ class BacklogReportModel(Base):
     summary: Mapped[str] = mapped_column(Text)
 
 
-class AuditModel(Base):
+class AuditModel(MetadataBase):
     """An admin act or a rejection. Written by gateways, schedulers and retry services; gateways remove the oldest."""
 
     __tablename__ = "audit_events"
@@ -206,7 +206,7 @@ class AuditModel(Base):
     key: Mapped[str] = mapped_column(String(AUDIT_NAME_CHARS_MAX))
     process: Mapped[str] = mapped_column(String(AUDIT_NAME_CHARS_MAX))
     is_refusal: Mapped[bool]
-    # Columns of duetime_core.audit.events.Event.
+    # Columns of duetime_core.audit.events.AuditedCall.
     at_ms: Mapped[int] = mapped_column(BigInteger)
     user: Mapped[str] = mapped_column(String(AUDIT_CHARS_MAX))
     host: Mapped[str] = mapped_column(String(AUDIT_CHARS_MAX))
@@ -218,7 +218,7 @@ class AuditModel(Base):
     left_out_count: Mapped[int] = mapped_column(BigInteger)
 
 
-class UserModel(Base):
+class UserModel(MetadataBase):
     """A user of gateways or, if its name has the prefix of groups, all members of an identity provider's group.
     Written by `duetime users`."""
 
@@ -237,7 +237,7 @@ def _of_user(*, primary_key: bool = False) -> Mapped[str]:
     return mapped_column("user_name", String(USER_CHARS_MAX), user, primary_key=primary_key)
 
 
-class TokenModel(Base):
+class TokenModel(MetadataBase):
     """A token; only its hash is stored."""
 
     __tablename__ = "user_tokens"
@@ -251,7 +251,7 @@ class TokenModel(Base):
     expires_at_ms: Mapped[int] = mapped_column(BigInteger)
 
 
-class AccessKeyModel(Base):
+class AccessKeyModel(MetadataBase):
     """A key pair for RocketMQ's signature. Its check needs the secret, which is encrypted."""
 
     __tablename__ = "user_keys"
@@ -263,7 +263,7 @@ class AccessKeyModel(Base):
     created_at_ms: Mapped[int] = mapped_column(BigInteger)
 
 
-class GrantModel(Base):
+class GrantModel(MetadataBase):
     """One right of a user, on the topics or groups that match a pattern."""
 
     __tablename__ = "user_grants"
@@ -274,7 +274,7 @@ class GrantModel(Base):
     pattern: Mapped[str] = mapped_column(String(PATTERN_CHARS_MAX), primary_key=True)
 
 
-class UsersVersionModel(Base):
+class UsersVersionModel(MetadataBase):
     """One row, incremented by each change of users in the change's transaction. Readers see changes in the order of
     their numbers, and detect changes by reading one number."""
 

@@ -35,7 +35,7 @@ class ShardMoment:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class JobReport:
     """A job's report; `summary` is its result as a JSON object, at most 1 MiB of text (`condensed`)."""
 
     job: str
@@ -50,13 +50,13 @@ class Report:
         return max((one.at_ms for one in self.snapshots), default=0)
 
 
-class Reports:
+class JobReportTable:
     """The table of reports."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def put(self, report: Report) -> int:
+    async def put(self, report: JobReport) -> int:
         """Stores a report. Returns its number, which is the same for repeated writes of a job and a snapshot.
 
         Raises:
@@ -80,7 +80,7 @@ class Reports:
 
         return await self._database.run(work)
 
-    async def newest(self, job: str) -> Report | None:
+    async def newest(self, job: str) -> JobReport | None:
         """The report on the latest snapshot; None: the job has none. Raises: Unavailable."""
         row = await self._database.run(lambda session: session.scalar(_newest_first(job).limit(1)))
         return None if row is None else _report(row)
@@ -93,8 +93,8 @@ class Reports:
         return None if row is None else (row[0], row[1])
 
 
-def keep(database_url: str, report: Report) -> int:
-    """`Reports.put` for callers without an event loop, such as a Spark driver.
+def keep(database_url: str, report: JobReport) -> int:
+    """`JobReportTable.put` for callers without an event loop, such as a Spark driver.
 
     Raises:
         StartupError: the database does not answer, or has another schema.
@@ -102,12 +102,12 @@ def keep(database_url: str, report: Report) -> int:
         Unavailable: the database stopped answering.
     """
 
-    return asyncio.run(_with(database_url, lambda database: Reports(database).put(report)))
+    return asyncio.run(_with(database_url, lambda database: JobReportTable(database).put(report)))
 
 
 def check(database_url: str) -> None:
     """Checks before a long job that its report can be stored. Raises: StartupError."""
-    asyncio.run(_with(database_url, lambda database: Reports(database).newest_key(BACKLOG)))
+    asyncio.run(_with(database_url, lambda database: JobReportTable(database).newest_key(BACKLOG)))
 
 
 async def _with(database_url: str, work: Callable[[Database], Awaitable[T]]) -> T:
@@ -157,7 +157,7 @@ def _over_levels(dues: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"at_ms": at_ms, "count": count, "bytes": size} for at_ms, (count, size) in sorted(sums.items())]
 
 
-def _columns(report: Report) -> dict[str, Any]:
+def _columns(report: JobReport) -> dict[str, Any]:
     found = [
         Violation(name, f"{len(value)} characters are not within 1 and {limit}")
         for name, value, limit in (
@@ -179,8 +179,8 @@ def _columns(report: Report) -> dict[str, Any]:
     }
 
 
-def _report(row: BacklogReportModel) -> Report:
-    return Report(
+def _report(row: BacklogReportModel) -> JobReport:
+    return JobReport(
         row.job,
         row.snapshot_id,
         row.created_at_ms,

@@ -25,7 +25,7 @@ _FILE = re.compile(r"r(\d{4})_\w+\.py")
 _VERSION_TABLE = "alembic_version"
 
 
-class _NotYet(StartupError):
+class _DatabaseNotReady(StartupError):
     """No answer, or another schema version: may be temporary."""
 
 
@@ -61,7 +61,7 @@ def current_revision(database_url: str) -> str | None:
             return revision_of(connection)
     except (SQLAlchemyError, sqlite3.Error) as error:
         _refuse_damaged(engine, error)
-        raise _NotYet(f"metadata database does not answer: {reason_of(error)}") from error
+        raise _DatabaseNotReady(f"metadata database does not answer: {reason_of(error)}") from error
     finally:
         engine.dispose()
 
@@ -77,7 +77,7 @@ def await_schema(database_url: str, timeout_s: float) -> str:
         revision = current_revision(database_url)
         refuse_unknown(revision)
         if revision != head_revision():
-            raise _NotYet(f"metadata schema is {revision or 'missing'}, not {head_revision()}")
+            raise _DatabaseNotReady(f"metadata schema is {revision or 'missing'}, not {head_revision()}")
         return head_revision()
 
     return _repeated(check, _may_pass, timeout_s, (0.3, 0.7))
@@ -97,7 +97,7 @@ def _repeated(
 
 
 def _may_pass(error: BaseException) -> bool:
-    return isinstance(error, _NotYet)
+    return isinstance(error, _DatabaseNotReady)
 
 
 def upgrade(database_url: str) -> str:

@@ -17,7 +17,7 @@ PROBE_PAUSE_S_MAX = 30.0
 SOON_S = 60.0
 
 
-class Standing:
+class DatabaseAvailability:
     """The current fault of the database, or none."""
 
     def __init__(self, registry: CollectorRegistry | None) -> None:

@@ -72,7 +72,7 @@ _POSTGRESQL = _Statements(
 )
 
 
-class Stored(NamedTuple):
+class DatabaseTopic(NamedTuple):
     """A topic: its creation time, shard and its queue for each of its queues, and the longest delay of its messages."""
 
     created_at_ms: int
@@ -87,14 +87,16 @@ class Stored(NamedTuple):
     is_deleting: bool = False
 
 
-def find_topics(session: Session, names: Iterable[str]) -> dict[str, Stored]:
+def find_topics(session: Session, names: Iterable[str]) -> dict[str, DatabaseTopic]:
     """The topics found."""
     rows = session.execute(_statements(session).find, {"names": json.dumps(list(names))})
-    found: dict[str, Stored] = {}
+    found: dict[str, DatabaseTopic] = {}
     for name, created_at_ms, max_delay_ms, message_type, generation, is_deleting, shard, queue, shard_queue in rows:
         stored = found.get(name)
         if stored is None:
-            stored = found[name] = Stored(created_at_ms, [], max_delay_ms, message_type, generation, bool(is_deleting))
+            stored = found[name] = DatabaseTopic(
+                created_at_ms, [], max_delay_ms, message_type, generation, bool(is_deleting)
+            )
         assert isinstance(stored.places, list)
         stored.places.append((shard, queue if shard_queue is None else shard_queue))
     return found
@@ -107,7 +109,7 @@ def make_topics(
     max_delays_ms: Mapping[str, int] = MappingProxyType({}),
     types: Mapping[str, int] = MappingProxyType({}),
     owners: Mapping[str, str] = MappingProxyType({}),
-) -> dict[str, Stored]:
+) -> dict[str, DatabaseTopic]:
     """Creates topics from the shards of their queues, and optional longest delays, types and owners. Returns all of
     them as they are then, including those created by others first."""
     if not wanted:
@@ -125,7 +127,7 @@ def make_topics(
     found = find_topics(session, wanted.keys() - made) if len(made) < len(wanted) else {}
     for name in made:
         places = [(shard, queue) for queue, shard in enumerate(wanted[name])]
-        found[name] = Stored(created_at_ms, places, max_delays_ms.get(name, 0), types.get(name, 0), generation)
+        found[name] = DatabaseTopic(created_at_ms, places, max_delays_ms.get(name, 0), types.get(name, 0), generation)
     return found
 
 
@@ -147,7 +149,7 @@ def raise_generation(session: Session, least: int = 0) -> None:
     row.generation = max(row.generation + 1, least)
 
 
-class Holding(NamedTuple):
+class OwnerUsage(NamedTuple):
     """The number of topics and queues of one caller."""
 
     owner: str
@@ -155,13 +157,13 @@ class Holding(NamedTuple):
     queues: int
 
 
-def holdings(session: Session, owners: Collection[str]) -> list[Holding]:
+def holdings(session: Session, owners: Collection[str]) -> list[OwnerUsage]:
     """Topics and queues of each owner; those of all others are a nameless one's. Topics of groups do not count: stores
     have room for them."""
     owner = case((TopicModel.owner.in_(owners), TopicModel.owner), else_="").label("holder")
     of_groups = or_(*(TopicModel.name.startswith(prefix, autoescape=True) for prefix in (RETRY_PREFIX, DLQ_PREFIX)))
     query = select(owner, func.count(), func.sum(TopicModel.queue_count)).where(~of_groups).group_by("holder")
-    return [Holding(name, count, int(queues)) for name, count, queues in session.execute(query)]
+    return [OwnerUsage(name, count, int(queues)) for name, count, queues in session.execute(query)]
 
 
 def _statements(session: Session) -> _Statements:

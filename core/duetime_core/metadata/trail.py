@@ -9,7 +9,7 @@ from itertools import islice
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from duetime_core.audit.events import Event
+from duetime_core.audit.events import AuditedCall
 from duetime_core.clock import Clock
 from duetime_core.errors import Unavailable
 from duetime_core.metadata.audit import AuditRow, AuditTable
@@ -58,7 +58,7 @@ class Trail:
         )
         waiting.set_function(lambda: len(self._waiting))
 
-    def add(self, event: Event) -> None:
+    def add(self, event: AuditedCall) -> None:
         """Queues an event; returns at once."""
         self._events.labels("refusal" if event.is_refusal else "act").inc()
         if len(self._waiting) >= WAITING_MAX:

@@ -33,13 +33,13 @@ from duetime_core.errors import StartupError
 from duetime_core.node.scrapes import ScrapeHandler, ScrapeServer
 from duetime_core.node.settings import ProcessSettings
 from duetime_core.node.supervised import await_turn, die_with_parent, is_supervised
-from duetime_core.rpc.probes import Condition, Pages
+from duetime_core.rpc.probes import NodeCondition, ProbePages
 from duetime_core.telemetry.lag import LoopLag
 from duetime_core.telemetry.logs import configure_logs
 from duetime_core.telemetry.meter import export_process
 from duetime_core.telemetry.secrets import masked
 from duetime_core.telemetry.traces import name_of
-from duetime_core.telemetry.tracing import Exporting
+from duetime_core.telemetry.tracing import TraceExporter
 
 log = structlog.get_logger()
 
@@ -78,7 +78,7 @@ class Node(Protocol):
         ...
 
     @property
-    def health(self) -> Condition:
+    def health(self) -> NodeCondition:
         """The health reported to probes, once started."""
         ...
 
@@ -99,7 +99,7 @@ def serve_metrics(
     registry: CollectorRegistry,
     host: str,
     port: int,
-    pages: Pages | None = None,
+    pages: ProbePages | None = None,
     certificates: HttpCertificates | None = None,
 ) -> tuple[int, Callable[[], None]]:
     """Serves `registry` and `pages` over HTTP or HTTPS. Returns the port and a function that stops it. Port -1: no
@@ -168,12 +168,12 @@ async def _run(process: str, settings: S, make: Callable[[S, Clock], Node]) -> N
     supervised = is_supervised()
     if supervised:
         die_with_parent()
-    exporting = Exporting(process, settings.otlp_endpoint)
+    exporting = TraceExporter(process, settings.otlp_endpoint)
     node = make(settings, SystemClock())
     with_metrics = ExitStack()
     try:
         await node.start()
-        pages = Pages(node.health, loop)
+        pages = ProbePages(node.health, loop)
         metrics_port, stop_metrics = serve_metrics(
             node.registry, settings.metrics_at, settings.metrics_port, pages, settings.metrics_certificates()
         )

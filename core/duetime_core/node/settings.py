@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
-from duetime.tls import Files
+from duetime.tls import PemFiles
 from duetime_format.faults import worded
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.limits import GRPC_MESSAGE_BYTES_MAX, PULL_BYTES_MAX
@@ -18,8 +18,8 @@ from pydantic_settings import BaseSettings, CliSettingsSource, SettingsConfigDic
 
 from duetime_core.access.callers import SPIFFE_PREFIX, ClusterSecret
 from duetime_core.access.certificates import Certificates, HttpCertificates
-from duetime_core.access.credentials import Credentials
-from duetime_core.access.exposure import INSECURE_VARIABLE, Listener
+from duetime_core.access.credentials import ClusterCredentials
+from duetime_core.access.exposure import INSECURE_VARIABLE, NodeListener
 from duetime_core.errors import StartupError
 from duetime_core.limits.traffic import TrafficLimits
 from duetime_core.rpc.listening import NO_PORT
@@ -108,10 +108,10 @@ class ProcessSettings(Protocol):
     def otlp_endpoint(self) -> str: ...
 
     @property
-    def listeners(self) -> Sequence[Listener]: ...
+    def listeners(self) -> Sequence[NodeListener]: ...
 
     @property
-    def metrics_listener(self) -> Sequence[Listener]: ...
+    def metrics_listener(self) -> Sequence[NodeListener]: ...
 
     @property
     def insecure(self) -> bool: ...
@@ -132,7 +132,7 @@ def spiffe_prefix_of_all() -> str:
     return os.environ.get(SPIFFE_PREFIX_VARIABLE) or SPIFFE_PREFIX
 
 
-def files_of(paths: Mapping[str, str]) -> Files | None:
+def files_of(paths: Mapping[str, str]) -> PemFiles | None:
     """The files of a process's certificate, by kind; None: there are none.
 
     Raises:
@@ -143,7 +143,7 @@ def files_of(paths: Mapping[str, str]) -> Files | None:
     missing = [TLS_VARIABLES[kind] for kind, path in paths.items() if not path]
     if missing:
         raise ValueError(f"certificate, key and CA must be set together; missing: {', '.join(missing)}")
-    return Files(ca=Path(paths["CA"]), cert=Path(paths["cert"]), key=Path(paths["key"]))
+    return PemFiles(ca=Path(paths["CA"]), cert=Path(paths["cert"]), key=Path(paths["key"]))
 
 
 class _HelpFormatter(argparse.HelpFormatter):
@@ -257,28 +257,28 @@ class NodeSettings(BaseSettings):
         return self
 
     @property
-    def files(self) -> Files | None:
+    def files(self) -> PemFiles | None:
         """The files of its certificate; None: there are none."""
         return files_of({"cert": self.tls_cert_file, "key": self.tls_key_file, "CA": self.tls_ca_file})
 
-    def credentials(self, registry: CollectorRegistry | None = None) -> Credentials:
+    def credentials(self, registry: CollectorRegistry | None = None) -> ClusterCredentials:
         """Its credentials toward other processes. Raises: StartupError: the files are unreadable."""
         files = self.files
         certificates = Certificates(files, registry) if files is not None else None
-        return Credentials(self.secret, certificates, self.tls_spiffe_prefix)
+        return ClusterCredentials(self.secret, certificates, self.tls_spiffe_prefix)
 
     @property
-    def listeners(self) -> Sequence[Listener]:
+    def listeners(self) -> Sequence[NodeListener]:
         """Its addresses for calls."""
-        return [Listener(self.reached_at, self.tls, self.authenticated)]
+        return [NodeListener(self.reached_at, self.tls, self.authenticated)]
 
     @property
-    def metrics_listener(self) -> Sequence[Listener]:
+    def metrics_listener(self) -> Sequence[NodeListener]:
         """Its address for metrics, if any."""
         if self.metrics_port == NO_PORT:
             return []
         host = self.metrics_host or self.reached_at
-        return [Listener(host, self.metrics_tls != "off", self.metrics_tls == "certified", metrics=True)]
+        return [NodeListener(host, self.metrics_tls != "off", self.metrics_tls == "certified", metrics=True)]
 
     @property
     def metrics_at(self) -> str:
@@ -384,19 +384,19 @@ def secrets_key_of_all() -> str:
     return os.environ.get(SECRETS_KEY_VARIABLE, "")
 
 
-def credentials_of_commands() -> Credentials:
+def credentials_of_commands() -> ClusterCredentials:
     """Credentials from DUETIME_TLS_CERT_FILE, DUETIME_TLS_KEY_FILE and DUETIME_TLS_CA_FILE, or from the last alone, as
     for clients; else from the secret in DUETIME_CLUSTER_SECRET. Raises: StartupError."""
     paths = {kind: os.environ.get(name, "") for kind, name in TLS_VARIABLES.items()}
     try:
-        files = files_of(paths) if paths["cert"] or paths["key"] or not paths["CA"] else Files(Path(paths["CA"]))
+        files = files_of(paths) if paths["cert"] or paths["key"] or not paths["CA"] else PemFiles(Path(paths["CA"]))
     except ValueError as error:
         raise StartupError(str(error)) from error
     try:
         secret = ClusterSecret(os.environ.get(CLUSTER_SECRET_VARIABLE, ""))
     except ValueError as error:
         raise StartupError(f"{CLUSTER_SECRET_VARIABLE} {error}") from error
-    return Credentials(secret, Certificates(files) if files is not None else None)
+    return ClusterCredentials(secret, Certificates(files) if files is not None else None)
 
 
 def parse_stores(text: str) -> dict[int, str]:

@@ -1,10 +1,10 @@
 """Failed deliveries of a message, in the contract's form."""
 
 from duetime.v1 import consumer_pb2
-from duetime_format.attempts import History
+from duetime_format.attempts import AttemptHistory
 
 
-def failed_attempts(history: History) -> list[consumer_pb2.FailedAttempt]:
+def failed_attempts(history: AttemptHistory) -> list[consumer_pb2.FailedAttempt]:
     return [
         consumer_pb2.FailedAttempt(
             attempt=one.number,

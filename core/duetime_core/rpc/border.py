@@ -12,21 +12,21 @@ from time import perf_counter
 from typing import Any
 
 import grpc
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from google.protobuf import any_pb2
 from google.rpc import code_pb2, error_details_pb2, status_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status
 
-from duetime_core.access.callers import Callers, Who, meant_for, named
-from duetime_core.access.gatekeeping import Gatekeeper
+from duetime_core.access.callers import Callers, MethodCallers, meant_for, named
+from duetime_core.access.gatekeeping import CallGatekeeper
 from duetime_core.access.principal import current
 from duetime_core.audit.audit import Audit, MethodAudit
 from duetime_core.clock import SystemClock
 from duetime_core.errors import DOMAIN, DataLoss, DueTimeError, InvalidArgument, Violation
 from duetime_core.limits.bounds import brief
-from duetime_core.limits.inflight import InFlight
+from duetime_core.limits.inflight import InFlightCalls
 from duetime_core.limits.traffic import COUNTED_BYTES_MIN, Traffic, TrafficLimits
-from duetime_core.limits.turns import Turn, Turns
+from duetime_core.limits.turns import RequestTurns, Turn
 from duetime_core.rpc.decoding import Parse, decode, decoded
 from duetime_core.telemetry import tracing
 from duetime_core.telemetry.defects import defect
@@ -72,12 +72,12 @@ class BorderParts:
     # The default only logs rejections.
     audit: Audit = field(default_factory=lambda: Audit(SystemClock()))
     # Checks each call before its request is read. None: every caller is admitted.
-    gatekeeper: Gatekeeper | None = None
+    gatekeeper: CallGatekeeper | None = None
     # Orders requests after reading, to share work between users.
-    turns: Turns | None = None
+    turns: RequestTurns | None = None
 
 
-class Border:
+class ServerBorder:
     """Converts errors to statuses, rejects calls above the limit of calls in flight, and counts their bytes.
 
     It wraps each method once, at its first call; a server interceptor would do so for every call. To gRPC every method
@@ -90,7 +90,7 @@ class Border:
         self._callers = callers
         self._gatekeeper = parts.gatekeeper
         self._turns = parts.turns
-        self._in_flight = InFlight(calls_in_flight_max)
+        self._in_flight = InFlightCalls(calls_in_flight_max)
         self._meter = meter
         self._traffic = parts.traffic
         self._audit = parts.audit
@@ -116,7 +116,7 @@ class Border:
         *,
         streams: bool,
     ) -> Any:
-        callers, gatekeeper, is_inner = self._callers, self._gatekeeper, meant_for(method) is Who.CLUSTER
+        callers, gatekeeper, is_inner = self._callers, self._gatekeeper, meant_for(method) is MethodCallers.CLUSTER
 
         async def call(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             started, code, reason, host = perf_counter(), "CANCELLED", "", ""
@@ -244,7 +244,7 @@ def _size(data: Any) -> int:
     return 0 if data is grpc.aio.EOF else len(data)
 
 
-async def _in_turn(turns: Turns, begun: deque[Turn], requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+async def _in_turn(turns: RequestTurns, begun: deque[Turn], requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
     """Yields each request of a stream when its caller's turn comes, and adds the turn to `begun`."""
     async for data in requests:
         begun.append(await turns.enter(current().name, len(data)))
@@ -274,7 +274,7 @@ def _known(error: Exception) -> DueTimeError | None:
     """The error as one of ours; None: a defect."""
     if isinstance(error, DueTimeError):
         return error
-    return DataLoss(error.text) if isinstance(error, Damaged) else None
+    return DataLoss(error.text) if isinstance(error, DamagedBytes) else None
 
 
 def _code_name(context: grpc.aio.ServicerContext[Any, Any]) -> str:

@@ -24,7 +24,7 @@ _TROUBLE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc
 _CODES = {code.value[0]: code for code in grpc.StatusCode if code is not grpc.StatusCode.OK}
 
 
-class Answered(DueTimeError):
+class ForwardedError(DueTimeError):
     """An error returned by another process, forwarded with its code, text, reason and fields."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Answered(DueTimeError):
         return self._violations
 
 
-class Unreadable(DueTimeError):
+class UnreadableAnswer(DueTimeError):
     """Another process returned bytes that cannot be decoded."""
 
     reason = "ANSWER_UNREADABLE"
@@ -62,15 +62,15 @@ async def answer_of(call: Awaitable[T], whom: str, reason: str) -> T:
 
 
 def readable(answer: T, whom: str) -> T:
-    """Returns the answer. gRPC logs errors of its deserializer, and returns None. Raises: Unreadable."""
+    """Returns the answer. gRPC logs errors of its deserializer, and returns None. Raises: UnreadableAnswer."""
     if answer is None:
         raise unreadable(whom)
     return answer
 
 
-def unreadable(whom: str) -> Unreadable:
+def unreadable(whom: str) -> UnreadableAnswer:
     """The error of an answer that gRPC could not decode."""
-    return Unreadable(f"cannot decode the answer of {whom}; this process's log has the cause")
+    return UnreadableAnswer(f"cannot decode the answer of {whom}; this process's log has the cause")
 
 
 def translate(error: grpc.aio.AioRpcError, whom: str, reason: str) -> DueTimeError:
@@ -88,11 +88,11 @@ def translate(error: grpc.aio.AioRpcError, whom: str, reason: str) -> DueTimeErr
                 return Unavailable(f"{whom} rejects this process: {status.message}", reason=info.reason)
             code = _CODES.get(status.code, error.code())
             text = status.message or error.details() or ""
-            return Answered(code, text, info.reason or "UNEXPECTED_STATUS", violations, dict(info.metadata))
+            return ForwardedError(code, text, info.reason or "UNEXPECTED_STATUS", violations, dict(info.metadata))
     text = f"{whom} does not answer: {error.code().name}, {error.details()}"
     if error.code() in _TROUBLE or _fell_into_the_end(error):
         return Unavailable(text, reason=reason)
-    return Answered(error.code(), text, "UNEXPECTED_STATUS", (), {})
+    return ForwardedError(error.code(), text, "UNEXPECTED_STATUS", (), {})
 
 
 def _fell_into_the_end(error: grpc.aio.AioRpcError) -> bool:
@@ -129,7 +129,7 @@ def refused(fault: message_pb2.Fault) -> DueTimeError:
     """The error for a fault in another process's answer."""
     status = _CODES.get(fault.code, grpc.StatusCode.UNKNOWN)
     violations = [Violation(one.field, one.description) for one in fault.violations]
-    error = Answered(status, fault.message, fault.reason, violations, dict(fault.metadata))
+    error = ForwardedError(status, fault.message, fault.reason, violations, dict(fault.metadata))
     error.retriable = fault.retriable
     return error
 

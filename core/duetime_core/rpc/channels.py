@@ -8,7 +8,7 @@ from duetime.tls import FollowingChannel, credentials_of
 from duetime_format.limits import GRPC_MESSAGE_BYTES_MAX
 
 from duetime_core.access.callers import ClusterSecret
-from duetime_core.access.credentials import NO_CREDENTIALS, Credentials
+from duetime_core.access.credentials import NO_CREDENTIALS, ClusterCredentials
 from duetime_core.within.channel import Channel
 from duetime_core.within.places import place_of
 
@@ -29,7 +29,7 @@ CHANNEL_OPTIONS = (
 AnyChannel = TypeVar("AnyChannel", grpc.Channel, grpc.aio.Channel)
 
 
-def make_channel(address: str, credentials: Credentials = NO_CREDENTIALS) -> grpc.aio.Channel:
+def make_channel(address: str, credentials: ClusterCredentials = NO_CREDENTIALS) -> grpc.aio.Channel:
     """A channel to another node of the cluster. It sends this process's certificate, as current when a call starts, or
     the secret; a node within this process is reached without a socket."""
     place = place_of(address)
@@ -41,7 +41,7 @@ def make_channel(address: str, credentials: Credentials = NO_CREDENTIALS) -> grp
 
 
 def make_blocking_channel(
-    address: str, options: Sequence[tuple[str, Any]] = CHANNEL_OPTIONS, credentials: Credentials = NO_CREDENTIALS
+    address: str, options: Sequence[tuple[str, Any]] = CHANNEL_OPTIONS, credentials: ClusterCredentials = NO_CREDENTIALS
 ) -> grpc.Channel:
     """As `make_channel`, for synchronous code and threads, with the current certificate."""
     if credentials.certificates is not None:

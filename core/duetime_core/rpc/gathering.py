@@ -28,7 +28,7 @@ class _Question(Generic[V]):
         self.asking = 0
 
 
-class Gathering(Generic[K, V]):
+class QuestionGatherer(Generic[K, V]):
     """Combines equal questions that arrive at the same time."""
 
     def __init__(

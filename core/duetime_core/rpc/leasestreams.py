@@ -28,7 +28,7 @@ Requests = AsyncIterator[leases_pb2.ReceiveStreamRequest]
 
 
 @dataclass(slots=True)
-class Answer:
+class TakeAnswer:
     """The answer to a take."""
 
     taken: leases_pb2.Taken
@@ -63,7 +63,7 @@ class LeaseStreams:
             reader.cancel()
 
     async def responses(
-        self, stream: "LeaseStream", requests: Requests
+        self, stream: "ServerLeaseStream", requests: Requests
     ) -> AsyncGenerator[leases_pb2.ReceiveStreamResponse, None]:
         """The responses to a stream of requests.
 
@@ -90,17 +90,17 @@ class LeaseStreams:
                 await stream.close()
 
 
-class LeaseStream(ABC):
+class ServerLeaseStream(ABC):
     """One stream: its requests in progress, and the answers waiting to be written."""
 
     def __init__(self) -> None:
         self._takes: dict[int, asyncio.Task[None]] = {}
         self._ack_room = asyncio.Semaphore(ACKS_UNDER_WAY_MAX)
         self._acks_under_way = 0
-        self._taken: deque[Answer] = deque()
+        self._taken: deque[TakeAnswer] = deque()
         self._acked: list[leases_pb2.Acked] = []
         # Answers in the response being written.
-        self._leaving: list[Answer] = []
+        self._leaving: list[TakeAnswer] = []
         self._changed = asyncio.Event()
         self._subscribed = self._is_read = False
         # The reason for not reading further requests; None: there are no more.
@@ -117,7 +117,7 @@ class LeaseStream(ABC):
         """Starts an ack, and calls `put_acked` once. Raises: DueTimeError: it did not start."""
 
     @abstractmethod
-    async def take(self, take: leases_pb2.Take) -> Answer:
+    async def take(self, take: leases_pb2.Take) -> TakeAnswer:
         """The answer to a take; if it is cancelled, its leases are returned. Raises: DueTimeError."""
 
     @abstractmethod
@@ -168,7 +168,7 @@ class LeaseStream(ABC):
             self._end(self._taken, written=False)
 
     @staticmethod
-    def _end(answers: "list[Answer] | deque[Answer]", *, written: bool) -> None:
+    def _end(answers: "list[TakeAnswer] | deque[TakeAnswer]", *, written: bool) -> None:
         for answer in answers:
             answer.end(written=written)
         answers.clear()
@@ -244,13 +244,13 @@ class LeaseStream(ABC):
     def _end_take(self, number: int, task: asyncio.Task[None]) -> None:
         del self._takes[number]
         if task.cancelled():
-            self._put_taken(Answer(leases_pb2.Taken(number=number)))
+            self._put_taken(TakeAnswer(leases_pb2.Taken(number=number)))
         self._changed.set()
 
-    def _put_taken(self, answer: Answer) -> None:
+    def _put_taken(self, answer: TakeAnswer) -> None:
         self._taken.append(answer)
         self._changed.set()
 
 
-def _refused(number: int, error: DueTimeError) -> Answer:
-    return Answer(leases_pb2.Taken(number=number, fault=fault_of(error)))
+def _refused(number: int, error: DueTimeError) -> TakeAnswer:
+    return TakeAnswer(leases_pb2.Taken(number=number, fault=fault_of(error)))

@@ -66,7 +66,7 @@ class Health(health.aio.HealthServicer):  # type: ignore[misc]
         return await super().Check(request, context)
 
 
-class Condition(Protocol):
+class NodeCondition(Protocol):
     """The interface for the pages."""
 
     @property
@@ -79,10 +79,10 @@ class Condition(Protocol):
         ...
 
 
-class All:
+class WorstCondition:
     """The condition of several nodes: the worst of them."""
 
-    def __init__(self, conditions: Mapping[str, Condition]) -> None:
+    def __init__(self, conditions: Mapping[str, NodeCondition]) -> None:
         """`conditions`: by name."""
         self._conditions = conditions
 
@@ -95,13 +95,13 @@ class All:
         return "; ".join(f"{name}: {why}" for name, why in whys if why)
 
 
-class Pages:
+class ProbePages:
     """`/healthz` and `/readyz` for a thread that serves HTTP: each queries the event loop."""
 
     # A loop that does not answer within this time is considered dead.
     ANSWER_S = 5.0
 
-    def __init__(self, health_of_process: Condition, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, health_of_process: NodeCondition, loop: asyncio.AbstractEventLoop) -> None:
         self._health = health_of_process
         self._loop = loop
 

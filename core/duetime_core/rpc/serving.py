@@ -11,17 +11,17 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from prometheus_client import CollectorRegistry
 
-from duetime_core.access.credentials import NO_CREDENTIALS, Credentials
+from duetime_core.access.credentials import NO_CREDENTIALS, ClusterCredentials
 from duetime_core.clock import SystemClock
-from duetime_core.limits.shedding import Shedding
+from duetime_core.limits.shedding import ConnectionShedder
 from duetime_core.limits.traffic import Traffic, TrafficLimits
-from duetime_core.rpc.border import Border, BorderParts, code_of, status_of
+from duetime_core.rpc.border import BorderParts, ServerBorder, code_of, status_of
 from duetime_core.rpc.channels import CHANNEL_OPTIONS, MESSAGE_OPTIONS, make_channel
 from duetime_core.rpc.listening import NO_PORT, address_of, listen, server_credentials
 from duetime_core.rpc.probes import Health, Stuck, never_stuck
 from duetime_core.telemetry.meter import CallMeter
-from duetime_core.within.places import Place, place_of
-from duetime_core.within.server import Within
+from duetime_core.within.places import InProcessAddress, place_of
+from duetime_core.within.server import InProcessServer
 
 __all__ = ["CHANNEL_OPTIONS", "SERVER_OPTIONS", "Server", "code_of", "make_channel", "status_of"]
 
@@ -57,10 +57,10 @@ PROBES_IN_FLIGHT_MAX = 1_024
 PROBE_CONNECTIONS_MAX = 256
 
 
-class _Bordered(grpc.GenericRpcHandler):
+class _BorderHandler(grpc.GenericRpcHandler):
     """The wrapped methods of one service."""
 
-    def __init__(self, inner: grpc.GenericRpcHandler, border: Border) -> None:
+    def __init__(self, inner: grpc.GenericRpcHandler, border: ServerBorder) -> None:
         self._inner = inner
         self._border = border
         self._handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
@@ -78,14 +78,14 @@ class _Bordered(grpc.GenericRpcHandler):
 class _Registrar:
     """Replaces grpc.aio.Server where generated code adds servicers, and inserts the border."""
 
-    def __init__(self, server: grpc.aio.Server, added: list[grpc.GenericRpcHandler], border: Border) -> None:
+    def __init__(self, server: grpc.aio.Server, added: list[grpc.GenericRpcHandler], border: ServerBorder) -> None:
         """`added` also gets the handlers."""
         self._server = server
         self._added = added
         self._border = border
 
     def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
-        bordered = [_Bordered(handler, self._border) for handler in handlers]
+        bordered = [_BorderHandler(handler, self._border) for handler in handlers]
         self._server.add_generic_rpc_handlers(bordered)
         self._added += bordered
 
@@ -106,7 +106,7 @@ class Server:
         calls_in_flight_max: int,
         registry: CollectorRegistry | None = None,
         stuck: Stuck = never_stuck,
-        credentials: Credentials = NO_CREDENTIALS,
+        credentials: ClusterCredentials = NO_CREDENTIALS,
         parts: BorderParts | None = None,
         descriptors: Any = None,
         *,
@@ -122,18 +122,18 @@ class Server:
             ("grpc.max_concurrent_streams", calls_in_flight_max + PROBES_IN_FLIGHT_MAX),
         )
         self._server = grpc.aio.server(options=(*SERVER_OPTIONS, *bounds))
-        self._shedding = Shedding(self._traffic, SystemClock(), registry=registry)
+        self._shedding = ConnectionShedder(self._traffic, SystemClock(), registry=registry)
         self._certificates, self._asked = credentials.certificates, asked
         callers = self._callers = credentials.callers()
         meter = CallMeter(calls_in_flight_max, registry)
-        border = Border(calls_in_flight_max, meter, callers, parts)
+        border = ServerBorder(calls_in_flight_max, meter, callers, parts)
         self._handlers: list[grpc.GenericRpcHandler] = []
         self._registrar = _Registrar(self._server, self._handlers, border)
         self.health = Health(list(service_names), stuck)
         self._stopping = asyncio.Event()
         unlimited = CallMeter(PROBES_IN_FLIGHT_MAX, None)
         public_parts = BorderParts(parts.traffic, parts.audit)
-        self._probes = Border(PROBES_IN_FLIGHT_MAX, unlimited, callers, public_parts)
+        self._probes = ServerBorder(PROBES_IN_FLIGHT_MAX, unlimited, callers, public_parts)
         public = _Registrar(self._server, self._handlers, self._probes)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, public)
         names = (*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -143,8 +143,8 @@ class Server:
         # Ports of the listener that always requires certificates, and of the plain one for health checks only.
         self.certified_port = self.probe_port = NO_PORT
         self._probe_server: grpc.aio.Server | None = None
-        self._place: Place | None = None
-        self._within: Within | None = None
+        self._place: InProcessAddress | None = None
+        self._within: InProcessServer | None = None
 
     @property
     def grpc(self) -> grpc.aio.Server:
@@ -164,7 +164,7 @@ class Server:
         if probe_port != NO_PORT:
             await self._listen_for_probes(host, probe_port)
         if self._place is not None:
-            self._within = Within(self._handlers)
+            self._within = InProcessServer(self._handlers)
             self._place.open(self._within)
         await self.report(serving=True)
 

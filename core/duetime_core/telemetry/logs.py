@@ -24,7 +24,7 @@ INTERVAL_MS = 1_000
 KINDS_MAX = 1_024
 
 
-class Sparing:
+class LogLineLimiter:
     """Decides by kind which lines are logged. Pure."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ def sparing() -> Any:
     return structlog.get_logger(SPARING)
 
 
-class _SparingWriter(structlog.WriteLogger):
+class _LimitedWriter(structlog.WriteLogger):
     """The writer of a sparing logger: processors recognise its class."""
 
 
@@ -59,14 +59,14 @@ class _Writers:
         self._file = file
 
     def __call__(self, *kinds: Any) -> structlog.WriteLogger:
-        return (_SparingWriter if SPARING in kinds else structlog.WriteLogger)(self._file)
+        return (_LimitedWriter if SPARING in kinds else structlog.WriteLogger)(self._file)
 
 
-def spare(limit: Sparing, now_ms: Callable[[], float]) -> structlog.typing.Processor:
+def spare(limit: LogLineLimiter, now_ms: Callable[[], float]) -> structlog.typing.Processor:
     """A processor that drops excess lines of sparing loggers. A kind is a level and an event."""
 
     def process(logger: Any, level: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        if isinstance(logger, _SparingWriter):
+        if isinstance(logger, _LimitedWriter):
             suppressed = limit.admit((level, event.get("event")), now_ms())
             if suppressed is None:
                 raise structlog.DropEvent
@@ -77,10 +77,10 @@ def spare(limit: Sparing, now_ms: Callable[[], float]) -> structlog.typing.Proce
     return process
 
 
-class Libraries(logging.Handler):
+class LibraryLogHandler(logging.Handler):
     """Forwards the log lines of libraries. A kind is the place in their code, since their texts contain values."""
 
-    def __init__(self, limit: Sparing, now_ms: Callable[[], float]) -> None:
+    def __init__(self, limit: LogLineLimiter, now_ms: Callable[[], float]) -> None:
         super().__init__()
         self._limit = limit
         self._now_ms = now_ms
@@ -122,7 +122,7 @@ def configure_logs(process: str, level: str = "INFO", fmt: str = "auto") -> None
     )
     # Values may contain a sender's control characters, and a terminal would obey them; in JSON they are escaped.
     shown = [_visible] if console else []
-    limit, now_ms = Sparing(), SystemClock().monotonic_ms
+    limit, now_ms = LogLineLimiter(), SystemClock().monotonic_ms
     structlog.configure(
         processors=[
             spare(limit, now_ms),
@@ -139,4 +139,4 @@ def configure_logs(process: str, level: str = "INFO", fmt: str = "auto") -> None
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(process=process)
-    logging.basicConfig(handlers=[Libraries(limit, now_ms)], level=logging.WARNING, force=True)
+    logging.basicConfig(handlers=[LibraryLogHandler(limit, now_ms)], level=logging.WARNING, force=True)

@@ -22,7 +22,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from duetime_format import record
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.properties import decode_properties, value_of
 
 from duetime_core.errors import StartupError
@@ -43,7 +43,7 @@ BATCH_SPANS_MAX = 256
 SHUTDOWN_S = 5.0
 
 
-class Tracing:
+class ProcessTracer:
     """Creates spans of this process; imports packages of the extra `otel`."""
 
     def __init__(self, provider: AnyProvider) -> None:
@@ -141,7 +141,7 @@ class Tracing:
                 end = ends[index]
                 try:
                     found = record.decode(records[end - sizes[index] : end])
-                except Damaged:
+                except DamagedBytes:
                     found = None
                 # The name may be part of a body.
                 context = self.context_of(found) if found is not None else None
@@ -155,16 +155,16 @@ class Tracing:
 
 
 # None: nothing is traced. Read once per call or batch.
-active: Tracing | None = None
+active: ProcessTracer | None = None
 
 
 def use(provider: AnyProvider | None) -> None:
     """Sets the provider for tracing; None: off."""
     global active
-    active = Tracing(provider) if provider is not None else None
+    active = ProcessTracer(provider) if provider is not None else None
 
 
-class Exporting:
+class TraceExporter:
     """Exports spans to an OTLP endpoint, from `start` to `stop`; does nothing if `endpoint` is empty."""
 
     def __init__(self, process: str, endpoint: str) -> None:

@@ -19,7 +19,7 @@ Serialize = Callable[[Any], bytes]
 Parse = Callable[[bytes], Any]
 
 
-class Call:
+class InProcessCall:
     """The interface common to all calls."""
 
     def __init__(self, rpc: Rpc, compose: Serialize | None, parse: Parse | None) -> None:
@@ -89,7 +89,7 @@ class Call:
             return None
 
 
-class UnaryAnswer(Call):
+class UnaryAnswer(InProcessCall):
     """A call with one answer, which is awaited."""
 
     _answer: Any = None
@@ -120,7 +120,7 @@ class UnaryAnswer(Call):
             self._answer = self._read(data)
 
 
-class StreamAnswer(Call):
+class StreamAnswer(InProcessCall):
     """A call with many answers, read one by one or iterated over."""
 
     async def read(self) -> Any:
@@ -142,7 +142,7 @@ class StreamAnswer(Call):
             yield answer
 
 
-class StreamRequest(Call):
+class StreamRequest(InProcessCall):
     """A call with many requests, written one by one or from an iterator."""
 
     _done_writing = False

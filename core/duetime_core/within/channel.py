@@ -10,7 +10,7 @@ from typing import Any, Self
 import grpc
 
 from duetime_core.within.call import (
-    Call,
+    InProcessCall,
     Parse,
     Serialize,
     StreamRequest,
@@ -18,7 +18,7 @@ from duetime_core.within.call import (
     UnaryStreamCall,
     UnaryUnaryCall,
 )
-from duetime_core.within.places import Place
+from duetime_core.within.places import InProcessAddress
 from duetime_core.within.rpc import Metadata, Rpc
 from duetime_core.within.server import PEER
 
@@ -28,7 +28,7 @@ _numbers = itertools.count(1)
 class Channel(grpc.aio.Channel):
     """A channel to one address within the process."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: InProcessAddress) -> None:
         self._place = place
         self._peer = f"{PEER}{next(_numbers)}"
         # Running calls.
@@ -51,7 +51,7 @@ class Channel(grpc.aio.Channel):
 
     def _make(
         self,
-        kind: Callable[[Rpc, Serialize | None, Parse | None], Call],
+        kind: Callable[[Rpc, Serialize | None, Parse | None], InProcessCall],
         method: str,
         request_serializer: Serialize | None = None,
         response_deserializer: Parse | None = None,
@@ -67,7 +67,7 @@ class Channel(grpc.aio.Channel):
             credentials: Any = None,
             wait_for_ready: bool | None = None,
             compression: Any = None,
-        ) -> Call:
+        ) -> InProcessCall:
             rpc = self._rpc(method, metadata, timeout, one_answer=kind is UnaryUnaryCall)
             made = kind(rpc, request_serializer, response_deserializer)
             if isinstance(made, StreamRequest):

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from duetime_core.within.server import Within
+from duetime_core.within.server import InProcessServer
 
 
-class Place:
+class InProcessAddress:
     """One address. Its server may stop and start again."""
 
     def __init__(self, address: str, *, listens: bool) -> None:
@@ -17,10 +17,10 @@ class Place:
         self.address = address
         self.listens = listens
         self.loop = asyncio.get_running_loop()
-        self.server: Within | None = None
+        self.server: InProcessServer | None = None
         self._waiters: list[asyncio.Future[None]] = []
 
-    def open(self, server: Within) -> None:
+    def open(self, server: InProcessServer) -> None:
         """Directs calls to this server."""
         self.server = server
         for waiter in self._waiters:
@@ -31,7 +31,7 @@ class Place:
         """Starts no further call."""
         self.server = None
 
-    async def served(self) -> Within:
+    async def served(self) -> InProcessServer:
         """The server, once there is one."""
         while self.server is None:
             waiter = self.loop.create_future()
@@ -43,7 +43,7 @@ class Place:
         return self.server
 
 
-_places: dict[str, Place] = {}
+_places: dict[str, InProcessAddress] = {}
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def places(addresses: Iterable[str], *, listen: bool = False) -> Iterator[None]:
 
     With `listen` they listen there as well.
     """
-    ours = {address: Place(address, listens=listen) for address in addresses}
+    ours = {address: InProcessAddress(address, listens=listen) for address in addresses}
     _places.update(ours)
     try:
         yield
@@ -61,7 +61,7 @@ def places(addresses: Iterable[str], *, listen: bool = False) -> Iterator[None]:
             del _places[address]
 
 
-def place_of(address: str) -> Place | None:
+def place_of(address: str) -> InProcessAddress | None:
     """The place of an address; None: it must be reached by a socket, also from other event loops."""
     place = _places.get(address)
     return place if place is not None and place.loop is _running_loop() else None

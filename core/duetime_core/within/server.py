@@ -25,7 +25,7 @@ class _Details:
     invocation_metadata: tuple[tuple[str, Any], ...]
 
 
-class Context(grpc.aio.ServicerContext[Any, Any]):
+class InProcessContext(grpc.aio.ServicerContext[Any, Any]):
     """The handler's view of its call."""
 
     def __init__(self, rpc: Rpc, peer: str, compose: Callable[[Any], bytes] | None) -> None:
@@ -113,7 +113,7 @@ class Context(grpc.aio.ServicerContext[Any, Any]):
         self._rpc.finish(code, self._details, self._trailing_metadata)
 
 
-class Within:
+class InProcessServer:
     """The calls of one server from within its process."""
 
     def __init__(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
@@ -130,7 +130,7 @@ class Within:
         if handler is None:
             rpc.finish(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
             return
-        context = Context(rpc, peer, handler.response_serializer)
+        context = InProcessContext(rpc, peer, handler.response_serializer)
         behaviour = handler.stream_stream if handler.response_streaming else handler.stream_unary
         task = self._loop.create_task(_serve(behaviour, rpc, context), context=self._variables.copy())
         rpc.serving = task
@@ -159,7 +159,7 @@ class Within:
             await asyncio.wait(list(self._calls))
 
 
-async def _serve(behaviour: Any, rpc: Rpc, context: Context) -> None:
+async def _serve(behaviour: Any, rpc: Rpc, context: InProcessContext) -> None:
     try:
         answer = await behaviour(None, context)
     except grpc.aio.AbortError:

@@ -10,7 +10,7 @@ from duetime_format.printing import echo
 from duetime.cli.gateway import CALL_TIMEOUT_S, reach
 from duetime.cli.options import Json, Server, given, length, watched
 from duetime.cli.output import iso, local, now_ms, print_json, print_table
-from duetime.client.connection import Connection
+from duetime.client.connection import GatewayConnection
 from duetime.client.message import moment
 from duetime.v1 import audit_pb2
 
@@ -68,7 +68,7 @@ async def _show(server: str | None, wanted: audit_pb2.ListAuditEventsRequest, li
 
 
 async def _events(address: str, wanted: audit_pb2.ListAuditEventsRequest) -> AsyncIterator[audit_pb2.AuditEvent]:
-    connection = Connection(address)
+    connection = GatewayConnection(address)
     try:
         while True:
             wanted.max_count = PAGE_COUNT

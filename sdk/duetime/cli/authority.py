@@ -106,7 +106,7 @@ def names_of(role: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Shown:
+class CertificateSummary:
     """The content of a certificate."""
 
     subject: str
@@ -118,14 +118,14 @@ class Shown:
     is_ca: bool
 
 
-def read(data: bytes) -> Iterator[Shown]:
+def read(data: bytes) -> Iterator[CertificateSummary]:
     """Yields the content of each certificate in a file. Raises: ValueError: there is none."""
     for cert in x509.load_pem_x509_certificates(data):
         uris, names = _sans(cert)
         role = next((uri.rpartition("/")[2] for uri in uris if uri.startswith("spiffe://")), "")
         ends = cert.not_valid_before_utc, cert.not_valid_after_utc
         subject, issuer = cert.subject.rfc4514_string(), cert.issuer.rfc4514_string()
-        yield Shown(subject, issuer, role, [*uris, *names], *ends, _is_ca(cert))
+        yield CertificateSummary(subject, issuer, role, [*uris, *names], *ends, _is_ca(cert))
 
 
 def _sans(cert: x509.Certificate) -> tuple[list[str], list[str]]:

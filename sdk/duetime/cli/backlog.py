@@ -36,7 +36,7 @@ _STEPS_MS = {
 }
 
 
-class By(StrEnum):
+class ChartRowWidth(StrEnum):
     """The width of the chart's rows."""
 
     MINUTE = "minute"
@@ -54,7 +54,9 @@ def backlog(
     *,
     topic: OfTopic = None,
     due: DueOptions,
-    by: Annotated[By | None, typer.Option("--by", help="Rows of equal width. Default: growing widths.")] = None,
+    by: Annotated[
+        ChartRowWidth | None, typer.Option("--by", help="Rows of equal width. Default: growing widths.")
+    ] = None,
     spark: Annotated[
         bool, typer.Option("--spark", help="The latest report of `duetime spark backlog`, and its drift.")
     ] = False,
@@ -102,7 +104,7 @@ async def _count(
         return together, await finder.backlog(topic, after=after, before=before, by_topic=True)
 
 
-def _print(together: Backlog, by_topic: Backlog, by: By | None) -> None:
+def _print(together: Backlog, by_topic: Backlog, by: ChartRowWidth | None) -> None:
     parts = [f"{together.pending:,} pending"]
     if together.overdue:
         parts.append(f"{together.overdue:,} overdue")

@@ -21,7 +21,7 @@ START_TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True)
-class Node:
+class LocalService:
     """One service and its address. It runs in a process of its own, or beside others."""
 
     name: str
@@ -57,7 +57,7 @@ class Child:
         self,
         name: str,
         arguments: Sequence[str],
-        nodes: Sequence[Node],
+        nodes: Sequence[LocalService],
         logs: Path,
         listener: socket.socket | None = None,
         *,

@@ -183,7 +183,7 @@ def _signal(number: int) -> str:
 async def _run_command(command: str, body: bytes, environment: dict[str, str]) -> tuple[int, str]:
     """Runs a command and forwards its standard error; returns the exit code and the end of standard error."""
     _, running = await asyncio.get_running_loop().subprocess_shell(
-        _Command,
+        _CommandProcess,
         command,
         stdout=None,
         env=os.environ | environment,
@@ -197,7 +197,7 @@ async def _run_command(command: str, body: bytes, environment: dict[str, str]) -
         raise
 
 
-class _Command(asyncio.SubprocessProtocol):
+class _CommandProcess(asyncio.SubprocessProtocol):
     """A running command. It is done when its own process ends, even if its streams are still open.
 
     `Process.wait` would also wait for the streams, which background processes of the command keep open. Their standard
@@ -314,7 +314,7 @@ def _environment(message: LeasedMessage, group: str) -> dict[str, str]:
     return {f"DUETIME_{name}": value.replace("\0", "") for name, value in fields.items()}
 
 
-class _Plain(LogFormatter):
+class _PlainFormatter(LogFormatter):
     """One line per record, without traces: a failed command's standard error was printed already."""
 
     def formatException(  # noqa: N802  logging's name
@@ -325,5 +325,5 @@ class _Plain(LogFormatter):
 
 def _log_plainly() -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Plain("duetime: %(message)s"))
+    handler.setFormatter(_PlainFormatter("duetime: %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from duetime_format.printing import echo
 
-from duetime.cli.contexts import NAME_RULE, Context, Contexts, check_name, path, read, write
+from duetime.cli.contexts import NAME_RULE, Contexts, ServerContext, check_name, path, read, write
 from duetime.cli.options import Json, show_help
 from duetime.cli.output import print_json, print_table
 from duetime.client.connection import resolve_server
@@ -67,7 +67,7 @@ def add(
     contexts = read()
     existed = name in contexts.by_name
     file, ca = (str(one.expanduser().absolute()) if one is not None else "" for one in (token_file, tls_ca))
-    contexts.by_name[name] = Context(resolve_server(at), token or "", file, in_plain, ca)
+    contexts.by_name[name] = ServerContext(resolve_server(at), token or "", file, in_plain, ca)
     if use or not contexts.in_use:
         contexts.in_use = name
     write(contexts)
@@ -158,7 +158,7 @@ def remove(name: _Name) -> None:
     echo(f"context {name} is removed")
 
 
-def _token(one: Context) -> str:
+def _token(one: ServerContext) -> str:
     return _MASK if one.token else one.token_file or "-"
 
 

@@ -23,7 +23,7 @@ _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 
 
 @dataclass(frozen=True)
-class Context:
+class ServerContext:
     """A server, its token (or the file with it), and the CA of its certificate."""
 
     server: str
@@ -47,9 +47,9 @@ class Contexts:
     """All contexts by name, and the current one; empty: none."""
 
     in_use: str = ""
-    by_name: dict[str, Context] = field(default_factory=dict)
+    by_name: dict[str, ServerContext] = field(default_factory=dict)
 
-    def get(self, name: str) -> Context:
+    def get(self, name: str) -> ServerContext:
         """Raises: InvalidArgument: there is no context of this name."""
         if name not in self.by_name:
             known = f"; there are {', '.join(sorted(self.by_name))}" if self.by_name else "; there is none yet"
@@ -76,10 +76,10 @@ def read() -> Contexts:
         return Contexts()
     except ValueError as error:
         raise DueTimeError(f"{path()} is not a file of contexts: {error}", reason="CONTEXTS_UNREADABLE") from error
-    known = {one.name for one in fields(Context)}
+    known = {one.name for one in fields(ServerContext)}
     try:
         contexts = {
-            name: Context(**{key: value for key, value in one.items() if key in known})
+            name: ServerContext(**{key: value for key, value in one.items() if key in known})
             for name, one in stored["contexts"].items()
         }
         return Contexts(stored.get("in_use", ""), contexts)

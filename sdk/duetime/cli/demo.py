@@ -16,7 +16,7 @@ from duetime.cli.messages import message_object
 from duetime.cli.options import Json, Server
 from duetime.cli.output import local, on_one_line, print_json
 from duetime.cli.send import receipt_object
-from duetime.client.connection import SERVER_DEFAULT, Connection
+from duetime.client.connection import SERVER_DEFAULT, GatewayConnection
 from duetime.client.consuming.puller import AsyncPuller
 from duetime.client.errors import AlreadyExists, DueTimeError
 from duetime.client.message import Message, Receipt
@@ -85,7 +85,7 @@ class Demo:
                         self._arrived(received)
 
     async def _make_topic(self) -> None:
-        connection = Connection(self._server, tls=self._tls)
+        connection = GatewayConnection(self._server, tls=self._tls)
         try:
             request = gateway_pb2.CreateTopicRequest(name=TOPIC, queue_count=QUEUE_COUNT)
             await connection.call("CreateTopic", request, TIMEOUT_S)

@@ -93,7 +93,7 @@ class LetterOptions:
 
 
 @dataclass
-class JobOptions:
+class DeadLetterJobOptions:
     """The pace and the extent of a redrive or a discard."""
 
     rate: _Rate = 0.0
@@ -187,7 +187,7 @@ async def _show(server: str | None, group: str, message_id: str, as_json: bool) 
 def redrive(
     group: GroupName,
     wanted: LetterOptions,
-    options: JobOptions,
+    options: DeadLetterJobOptions,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
@@ -203,7 +203,7 @@ def redrive(
       duetime dlq redrive billing --error timeout --rate 50
       duetime dlq redrive billing --id 7F0000010001070D0D0D000000000000
     """
-    asyncio.run(_end(server, group, wanted.criteria(), _Job("redrive", options, as_json)))
+    asyncio.run(_end(server, group, wanted.criteria(), _DeadLetterAction("redrive", options, as_json)))
 
 
 @dlq.command("discard")
@@ -211,7 +211,7 @@ def redrive(
 def discard(
     group: GroupName,
     wanted: LetterOptions,
-    options: JobOptions,
+    options: DeadLetterJobOptions,
     yes: Yes = False,
     server: Server = None,
     as_json: Json = False,
@@ -228,13 +228,13 @@ def discard(
     criteria = wanted.criteria()
     if not (yes or options.dry_run):
         confirm_discard("dead letters", group, are_all=not any(criteria.values()), dry_run="list")
-    asyncio.run(_end(server, group, criteria, _Job("discard", options, as_json)))
+    asyncio.run(_end(server, group, criteria, _DeadLetterAction("discard", options, as_json)))
 
 
-class _Job:
+class _DeadLetterAction:
     """A redrive or a discard: its options and its outcomes so far."""
 
-    def __init__(self, name: str, options: JobOptions, as_json: bool) -> None:
+    def __init__(self, name: str, options: DeadLetterJobOptions, as_json: bool) -> None:
         self.name = name
         self._options = options
         self.as_json = as_json
@@ -276,7 +276,7 @@ class _Job:
         echo(f"duetime: {done}{ending}", err=True)
 
 
-async def _end(server: str | None, group: str, criteria: DeadLetterCriteria, job: _Job) -> None:
+async def _end(server: str | None, group: str, criteria: DeadLetterCriteria, job: _DeadLetterAction) -> None:
     address = await reach(server)
     async with AsyncDeadLetters(address, group, timeout=CALL_TIMEOUT) as letters:
         try:

@@ -13,7 +13,7 @@ from duetime.cli.options import Json, Server, span
 from duetime.cli.output import error_text, local, print_error, print_json
 from duetime.cli.show import shown_object
 from duetime.client.errors import InvalidArgument
-from duetime.client.finding.finder import AsyncFinder, Found, FoundMessage
+from duetime.client.finding.finder import AsyncFinder, FoundMessage, SearchResult
 
 _Topic = Annotated[
     str | None, typer.Argument(metavar="TOPIC", help="Required without --id; with --id it narrows the search.")
@@ -85,10 +85,10 @@ async def _find(
     message_id: str | None,
     times: tuple[datetime | None, datetime | None],
     count_max: int,
-) -> Found:
+) -> SearchResult:
     async with AsyncFinder(await reach(server), timeout=CALL_TIMEOUT) as finder:
         if message_id is not None:
-            return Found([await finder.get(message_id, topic=topic)])
+            return SearchResult([await finder.get(message_id, topic=topic)])
         return await finder.find(topic, key, tag=tag, start=times[0], end=times[1], max=count_max)
 
 

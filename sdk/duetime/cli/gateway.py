@@ -5,7 +5,7 @@ import socket
 from datetime import timedelta
 from typing import Any
 
-from duetime.client.connection import Connection, resolve_server
+from duetime.client.connection import GatewayConnection, resolve_server
 from duetime.client.errors import Unavailable
 
 REACH_TIMEOUT_S = 3.0
@@ -42,7 +42,7 @@ def call(server: str | None, method: str, request: Any) -> Any:
     """One call to the gateway, made outside any event loop."""
 
     async def work() -> Any:
-        connection = Connection(await reach(server))
+        connection = GatewayConnection(await reach(server))
         try:
             return await connection.call(method, request, CALL_TIMEOUT_S)
         finally:

@@ -13,7 +13,7 @@ from duetime.cli.gateway import CALL_TIMEOUT_S, call, reach
 from duetime.cli.options import DryRun, Json, Server, inherited, watched
 from duetime.cli.output import iso, local, moment_or_none, print_json, print_table
 from duetime.cli.policies import backoff_of, policy_of
-from duetime.client.connection import Connection
+from duetime.client.connection import GatewayConnection
 from duetime.client.errors import NotFound, PermissionDenied
 from duetime.client.message import at_ms, moment
 from duetime.v1 import consumer_pb2, message_pb2
@@ -115,7 +115,7 @@ def _list(server: str | None, as_json: bool) -> None:
 
 async def _described(server: str | None) -> list[tuple[consumer_pb2.Group, consumer_pb2.GroupDescription | None]]:
     """All groups by name; None: deleted meanwhile, another user's, or beyond DESCRIBED_MAX."""
-    connection, turns = Connection(await reach(server)), asyncio.Semaphore(DESCRIBED_AT_ONCE)
+    connection, turns = GatewayConnection(await reach(server)), asyncio.Semaphore(DESCRIBED_AT_ONCE)
 
     async def describe(name: str) -> consumer_pb2.GroupDescription | None:
         with suppress(NotFound, PermissionDenied):

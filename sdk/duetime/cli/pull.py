@@ -13,7 +13,7 @@ from duetime.cli.gateway import CALL_TIMEOUT_S, reach
 from duetime.cli.messages import message_line, message_object
 from duetime.cli.options import FilterOptions, Json, Server, grouped, moment
 from duetime.cli.output import LogFormatter, print_json
-from duetime.client.connection import Connection
+from duetime.client.connection import GatewayConnection
 from duetime.client.consuming.puller import AsyncPuller, Start
 from duetime.client.message import moment as moment_of
 from duetime.v1 import consumer_pb2, gateway_pb2
@@ -128,7 +128,7 @@ async def _start_of(address: str, name: str | None) -> Start:
     """The start of a group without offsets; the earliest without a group, or if the group does not exist."""
     if name is None:
         return "earliest"
-    connection = Connection(address)
+    connection = GatewayConnection(address)
     try:
         listed = await connection.call("ListGroups", consumer_pb2.ListGroupsRequest(), CALL_TIMEOUT_S)
     finally:
@@ -140,7 +140,7 @@ async def _start_of(address: str, name: str | None) -> Start:
 
 async def _ends(address: str, topic: str) -> dict[int, int]:
     """The current end of each queue: the offset after its last message."""
-    connection = Connection(address)
+    connection = GatewayConnection(address)
     try:
         request = gateway_pb2.DescribeTopicRequest(name=topic)
         described = await connection.call("DescribeTopic", request, CALL_TIMEOUT_S)
@@ -151,7 +151,7 @@ async def _ends(address: str, topic: str) -> dict[int, int]:
 
 async def _check_right(address: str, topic: str, ends: dict[int, int]) -> None:
     """Reads at the end of a queue. Raises: PermissionDenied: the user has another right to the topic only."""
-    connection = Connection(address)
+    connection = GatewayConnection(address)
     try:
         for queue, end in list(ends.items())[:1]:
             request = gateway_pb2.PullRequest(topic=topic, queue=queue, offset=end)

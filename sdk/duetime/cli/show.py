@@ -19,7 +19,7 @@ from duetime.client.finding.transactions import FoundTransaction
 from duetime.client.message import at_ms
 
 
-class _Shown(NamedTuple):
+class _MessageReport(NamedTuple):
     """A message, with its end or the progress of its transaction."""
 
     message: FoundMessage
@@ -55,7 +55,7 @@ def show(
         echo(_page(shown))
 
 
-async def _find(server: str | None, message_id: str, topic: str) -> _Shown:
+async def _find(server: str | None, message_id: str, topic: str) -> _MessageReport:
     async with AsyncFinder(await reach(server), timeout=CALL_TIMEOUT) as finder:
         found = await finder.get(message_id, topic=topic)
         # The message itself is known without the rest.
@@ -63,13 +63,13 @@ async def _find(server: str | None, message_id: str, topic: str) -> _Shown:
             if found.state == "cancelled":
                 events = (await finder.trace(message_id, topic=topic)).events
                 ended = (event for event in reversed(events) if event.kind in ("cancelled", "replaced"))
-                return _Shown(found, next(ended, None))
+                return _MessageReport(found, next(ended, None))
             if found.state in ("prepared", "given up", "rolled back"):
-                return _Shown(found, transaction=await finder.transaction(found.id))
-    return _Shown(found)
+                return _MessageReport(found, transaction=await finder.transaction(found.id))
+    return _MessageReport(found)
 
 
-def _page(shown: _Shown) -> str:
+def _page(shown: _MessageReport) -> str:
     message, end, transaction = shown
     state: str = message.state
     if end is not None:

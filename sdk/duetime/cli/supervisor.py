@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import typer
 from duetime_format.printing import echo
 
-from duetime.cli.child import Child, Node, exit_text, run
+from duetime.cli.child import Child, LocalService, exit_text, run
 from duetime.cli.preflight import HOST, CannotStart, Ports
 from duetime.cli.rotation import CHECK_INTERVAL_S, rotate
 
@@ -77,7 +77,7 @@ class ClusterOptions:
     ] = False
 
 
-class Cluster:
+class ClusterSupervisor:
     """One shard and the services around it. Port 0 of the gateway means any free port."""
 
     def __init__(self, data: Path, port: int, host: str, options: ClusterOptions) -> None:
@@ -106,7 +106,7 @@ class Cluster:
         else:
             together = ["-m", "duetime_core.together", *(["--inner-ports"] if options.inner_ports else [])]
             self._children = [Child("cluster", together, self._nodes, logs, has_spare=spares)]
-        self._page: Node | None = None
+        self._page: LocalService | None = None
         self._console: Child | None = None
         if not options.no_console:
             # Listens from now on: a browser that connects before the console serves waits.
@@ -114,14 +114,14 @@ class Cluster:
             self._page = self._make_console(listener.getsockname()[1])
             self._console = Child(CONSOLE, ["-m", "duetime_console"], [self._page], logs, listener)
 
-    def _make_nodes(self, port: int, database_url: str, *, one_page: bool, listen: bool) -> list[Node]:
+    def _make_nodes(self, port: int, database_url: str, *, one_page: bool, listen: bool) -> list[LocalService]:
         """The services in stop order: callers before callees, so that no last call fails."""
         take = self._ports.take
         page = take()
 
-        def node(name: str, settings: Mapping[str, object]) -> Node:
+        def node(name: str, settings: Mapping[str, object]) -> LocalService:
             own = {**settings, **self._certified(name)}
-            return Node(name, take(), page if one_page else take(), own, listens=listen)
+            return LocalService(name, take(), page if one_page else take(), own, listens=listen)
 
         store = node(STORE, {"data_dir": self.data / f"store-{SHARD}", "shard": SHARD})
         above = {"database_url": database_url, "stores": f"{SHARD}={store.address}"}
@@ -129,7 +129,7 @@ class Cluster:
         settings = above | {"retry_address": retry.address} | self._certified("gateway")
         if self._host != HOST:
             settings["metrics_host"] = HOST
-        gateway = Node("gateway", take(port, self._host), page, settings, host=self._host)
+        gateway = LocalService("gateway", take(port, self._host), page, settings, host=self._host)
         return [gateway, scheduler, retry, store]
 
     def _console_listener(self, port: int | None) -> socket.socket:
@@ -141,11 +141,11 @@ class Cluster:
         except CannotStart:
             return self._ports.listen()
 
-    def _make_console(self, port: int) -> Node:
+    def _make_console(self, port: int) -> LocalService:
         settings: dict[str, object] = {"server": self.gateway.address, "secret_file": self.data / "console.secret"}
         if self.ca is not None:
             settings["server_ca_file"] = self.ca
-        return Node(CONSOLE, port, None, settings)
+        return LocalService(CONSOLE, port, None, settings)
 
     def _certified(self, name: str) -> dict[str, str]:
         """Certificate settings of a service. Raises: CannotStart."""

@@ -19,7 +19,7 @@ from duetime.cli.gateway import CALL_TIMEOUT_S
 from duetime.cli.lanes import is_used, lane_object, lateness, state_of
 from duetime.cli.options import Json, Server, interval_s
 from duetime.cli.output import fitting, iso, length, local, moment_or_none, now_ms, print_json
-from duetime.client.connection import Connection
+from duetime.client.connection import GatewayConnection
 from duetime.client.errors import DueTimeError, PermissionDenied
 from duetime.v1 import consumer_pb2, gateway_pb2
 
@@ -44,7 +44,7 @@ _LINES_BESIDE = 9
 
 
 @dataclass(frozen=True)
-class Sample:
+class ClusterSample:
     """The state of a cluster at one time."""
 
     # Read from a monotonic clock.
@@ -90,7 +90,7 @@ def top(
 
 async def _run(server: str | None, interval: float, as_json: bool, console: Console, *, once: bool) -> None:
     ended = asyncio.Event()
-    connection = Connection(server)
+    connection = GatewayConnection(server)
     try:
         before = await _look(connection)
         if once or as_json:
@@ -112,7 +112,7 @@ async def _run(server: str | None, interval: float, as_json: bool, console: Cons
 
 
 async def _live(
-    connection: Connection, interval: float, before: Sample, console: Console, ended: asyncio.Event
+    connection: GatewayConnection, interval: float, before: ClusterSample, console: Console, ended: asyncio.Event
 ) -> None:
     with _keys(ended), Live(console=console, screen=True, auto_refresh=False) as live:
         shown: RenderableType = Text(f"connecting to {connection.server}; q or Ctrl-C ends")
@@ -166,7 +166,7 @@ def _keys(ended: asyncio.Event) -> Iterator[None]:
         termios.tcsetattr(number, termios.TCSADRAIN, before)
 
 
-async def _look(connection: Connection) -> Sample:
+async def _look(connection: GatewayConnection) -> ClusterSample:
     """Raises: DueTimeError."""
 
     async def describe(name: str) -> consumer_pb2.GroupDescription | None:
@@ -185,10 +185,10 @@ async def _look(connection: Connection) -> Sample:
     at_s = time.monotonic()
     described = await asyncio.gather(*(describe(group.name) for group in groups[:GROUPS_MAX]))
     found = [one for one in described if one is not None]
-    return Sample(at_s, listed.lanes, listed.unreachable_shards, found, max(0, len(groups) - GROUPS_MAX))
+    return ClusterSample(at_s, listed.lanes, listed.unreachable_shards, found, max(0, len(groups) - GROUPS_MAX))
 
 
-def _rates(before: Sample, now: Sample) -> Rates:
+def _rates(before: ClusterSample, now: ClusterSample) -> Rates:
     """A decreased count belongs to a restarted store: it has no rate."""
     took_s = max(now.at_s - before.at_s, 0.001)
     earlier = {(lane.shard, lane.level): lane for lane in before.lanes}
@@ -202,7 +202,7 @@ def _rates(before: Sample, now: Sample) -> Rates:
     return Rates(accepted, restored)
 
 
-def screen(server: str, now: Sample, rates: Rates, console: Console) -> RenderableType:
+def screen(server: str, now: ClusterSample, rates: Rates, console: Console) -> RenderableType:
     """The whole screen, at most as high as the terminal."""
     due = [lane.next_due_at_ms for lane in now.lanes if lane.next_due_at_ms]
     late = [lane for lane in now.lanes if lane.late_p50_ms >= 0]
@@ -259,7 +259,7 @@ def _group_row(group: consumer_pb2.GroupDescription) -> tuple[str, ...]:
     )
 
 
-def screen_object(now: Sample, rates: Rates) -> dict[str, Any]:
+def screen_object(now: ClusterSample, rates: Rates) -> dict[str, Any]:
     """The screen for machines."""
     due = [lane.next_due_at_ms for lane in now.lanes if lane.next_due_at_ms]
     return {

@@ -43,7 +43,7 @@ Examples:
 transactions = typer.Typer(help=_HELP, invoke_without_command=True, rich_markup_mode=None, add_completion=False)
 
 
-class State(StrEnum):
+class TransactionFilterState(StrEnum):
     """States of listed transactions."""
 
     OPEN = "open"
@@ -63,7 +63,7 @@ transactions.callback()(show_help)
 def list_command(
     group: Annotated[str | None, typer.Option("--group", metavar="GROUP", help="Only this producer group.")] = None,
     topic: OfTopic = None,
-    state: Annotated[State | None, typer.Option("--state", help="Default: both.")] = None,
+    state: Annotated[TransactionFilterState | None, typer.Option("--state", help="Default: both.")] = None,
     older_than: Annotated[
         str | None,
         typer.Option("--older-than", metavar="LENGTH", help="Only transactions older than this: 90s, 1h30m, 2d."),
@@ -87,7 +87,7 @@ def list_command(
         before = datetime.now(UTC) - timedelta(milliseconds=length("--older-than", older_than))
     wanted: Literal["open", "given up"] | None = None
     if state is not None:
-        wanted = "open" if state is State.OPEN else "given up"
+        wanted = "open" if state is TransactionFilterState.OPEN else "given up"
     asyncio.run(_list(server, given("--group", group), given("--topic", topic), wanted, before, limit, as_json))
 
 

@@ -14,7 +14,7 @@ from duetime_format.printing import echo
 from duetime.cli.demo import Demo
 from duetime.cli.options import Json, grouped
 from duetime.cli.preflight import HOST, check_port, check_software, claimed
-from duetime.cli.supervisor import Cluster, ClusterOptions
+from duetime.cli.supervisor import ClusterOptions, ClusterSupervisor
 from duetime.client.trust import Tls
 
 
@@ -55,11 +55,11 @@ def up(
             check_port(port, host)
         if options.console_port and not options.no_console:
             check_port(options.console_port)
-        cluster = Cluster(data, port, host, options)
+        cluster = ClusterSupervisor(data, port, host, options)
         asyncio.run(_serve(cluster, demo=demo, as_json=as_json))
 
 
-async def _serve(cluster: Cluster, *, demo: bool, as_json: bool) -> None:
+async def _serve(cluster: ClusterSupervisor, *, demo: bool, as_json: bool) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -73,14 +73,14 @@ async def _serve(cluster: Cluster, *, demo: bool, as_json: bool) -> None:
         await cluster.stop()
 
 
-async def _run(cluster: Cluster, demo: Demo | None) -> None:
+async def _run(cluster: ClusterSupervisor, demo: Demo | None) -> None:
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(cluster.keep_running())
         if demo is not None:
             tasks.create_task(demo.run())
 
 
-def _print_address(cluster: Cluster, as_json: bool) -> None:
+def _print_address(cluster: ClusterSupervisor, as_json: bool) -> None:
     line = (
         json.dumps(cluster.describe())
         if as_json
@@ -89,11 +89,11 @@ def _print_address(cluster: Cluster, as_json: bool) -> None:
     echo(line, flush=True)
 
 
-def _console(cluster: Cluster) -> str:
+def _console(cluster: ClusterSupervisor) -> str:
     return "" if cluster.console is None else f", console at {cluster.console}"
 
 
-def _by_tls(cluster: Cluster) -> str:
+def _by_tls(cluster: ClusterSupervisor) -> str:
     return "" if cluster.ca is None else f", by TLS: DUETIME_TLS_CA_FILE={cluster.ca}"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, ClassVar, Protocol, TypeVar, overload
 
-from duetime.client.decoding import Misfit, decoder_for
+from duetime.client.decoding import TypeMismatch, decoder_for
 from duetime.client.errors import BadBody, DueTimeError, InvalidMessage
 from duetime.client.plain import adapter, faults_of, is_object, is_pydantic, plain
 
@@ -74,7 +74,7 @@ def decoder(kind: Any) -> Decode:
     def decode(body: bytes, content_type: str) -> Any:
         try:
             return convert(_parsed(body, content_type), "")
-        except Misfit as error:
+        except TypeMismatch as error:
             raise _bad(str(error)) from None
 
     return decode

@@ -106,7 +106,7 @@ async def repeated(call: Callable[[float], Awaitable[T]], timeout: float) -> T:
             await pause(pause_s)
 
 
-class Closing(ABC):
+class ClosableClient(ABC):
     """A client that is closed at the end of its `async with` block."""
 
     @abstractmethod
@@ -121,7 +121,7 @@ class Closing(ABC):
         await self.close()
 
 
-class Connection:
+class GatewayConnection:
     """A channel to the gateway, opened by the first call on the event loop of that call."""
 
     def __init__(self, server: str | None, token: TokenSource | None = None, tls: Tls | None = None) -> None:

@@ -27,12 +27,12 @@ from duetime.client.plain import adapter, faults_of, has_fields, is_pydantic, pl
 Convert = Callable[[Any, str], Any]
 
 
-class Misfit(Exception):
+class TypeMismatch(Exception):
     """A value does not fit the type; the text has its place, and never the value."""
 
 
-def _misfit(place: str, wanted: str, value: object) -> Misfit:
-    return Misfit(f"{_named(place)} is {_NAMES.get(type(value), 'no value')}, not {wanted}")
+def _misfit(place: str, wanted: str, value: object) -> TypeMismatch:
+    return TypeMismatch(f"{_named(place)} is {_NAMES.get(type(value), 'no value')}, not {wanted}")
 
 
 def _named(place: str) -> str:
@@ -98,7 +98,7 @@ class _Decoders:
             for one in converts:
                 try:
                     return one(value, place)
-                except Misfit as error:
+                except TypeMismatch as error:
                     misfits.append(error)
             raise fault_of(value, place, misfits)
 
@@ -137,7 +137,7 @@ class _Decoders:
     def _fits(self, value: Any, kind: Any) -> bool:
         try:
             self.of(kind)(value, "")
-        except Misfit:
+        except TypeMismatch:
             return False
         return True
 
@@ -190,12 +190,12 @@ class _Decoders:
                 if name in value:
                     found[name] = field(value[name], f"{place}.{name}")
                 elif is_needed:
-                    raise Misfit(f"{_named(f'{place}.{name}')} is missing")
+                    raise TypeMismatch(f"{_named(f'{place}.{name}')} is missing")
             try:
                 return kind(**found)
             except (TypeError, ValueError) as error:
                 # Raised by `__post_init__`.
-                raise Misfit(f"{_named(place)} is not a valid {kind.__name__}: {error}") from None
+                raise TypeMismatch(f"{_named(place)} is not a valid {kind.__name__}: {error}") from None
 
         self._dataclasses[kind] = convert
         try:
@@ -281,7 +281,7 @@ def _key(kind: Any) -> Callable[[str, str], Any]:
                 return number
         except (ValueError, KeyError):
             pass
-        raise Misfit(f"{_named(place)} has a key that is not {_name(kind)}")
+        raise TypeMismatch(f"{_named(place)} has a key that is not {_name(kind)}")
 
     return convert
 
@@ -297,7 +297,7 @@ def _model(kind: Any) -> Convert:
         try:
             return adapter(kind).validate_json(json.dumps(value))
         except ValueError as error:
-            raise Misfit(f"{_named(place)} is not a valid {kind.__name__}: {faults_of(error)}") from None
+            raise TypeMismatch(f"{_named(place)} is not a valid {kind.__name__}: {faults_of(error)}") from None
 
     return convert
 
@@ -410,13 +410,13 @@ def _tagged(convert: Convert, tags: set[str]) -> Convert:
 
     def convert_tagged(value: Any, place: str) -> Any:
         if isinstance(value, dict) and (missing := tags - value.keys()):
-            raise Misfit(f"{_named(f'{place}.{min(missing)}')} is missing")
+            raise TypeMismatch(f"{_named(f'{place}.{min(missing)}')} is missing")
         return convert(value, place)
 
     return convert_tagged
 
 
-def _union_faults(kinds: tuple[Any, ...]) -> Callable[[Any, str, Sequence[Misfit]], Misfit]:
+def _union_faults(kinds: tuple[Any, ...]) -> Callable[[Any, str, Sequence[TypeMismatch]], TypeMismatch]:
     """A function that chooses among the members' faults: the fault of the member with the value's tags, or of the only
     member for the value's kind of JSON; else a fault about the tag, or about the whole union."""
     wanted = " or ".join("null" if one is types.NoneType else _name(one) for one in kinds)
@@ -424,7 +424,7 @@ def _union_faults(kinds: tuple[Any, ...]) -> Callable[[Any, str, Sequence[Misfit
     tags = [{name: _tags_of(one)[name] for name in _tags_among(one, kinds)} for one in kinds]
     common = set.intersection(*(set(one) for one in tags if one)) if any(tags) else set()
 
-    def choose(value: Any, place: str, misfits: Sequence[Misfit]) -> Misfit:
+    def choose(value: Any, place: str, misfits: Sequence[TypeMismatch]) -> TypeMismatch:
         form = _FORMS[type(value)]
         of_form = [n for n, takes in enumerate(forms) if form in takes]
         meant = [n for n in of_form if _is_meant(value, tags[n])]
@@ -435,7 +435,7 @@ def _union_faults(kinds: tuple[Any, ...]) -> Callable[[Any, str, Sequence[Misfit
             values = [json.loads(one) for n in of_form for one in sorted(tags[n][name])]
             known = f"one of {', '.join(map(repr, values))}"
             if name not in value:
-                return Misfit(f"{_named(f'{place}.{name}')} is missing: {known}")
+                return TypeMismatch(f"{_named(f'{place}.{name}')} is missing: {known}")
             return _misfit(f"{place}.{name}", known, value[name])
         some = [n for n, one in enumerate(kinds) if one is not types.NoneType]
         return misfits[some[0]] if len(some) == 1 else _misfit(place, wanted, value)

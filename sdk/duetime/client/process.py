@@ -19,7 +19,7 @@ def after_fork(function: Callable[[], object]) -> None:
         os.register_at_fork(after_in_child=function)
 
 
-class Connections:
+class ForkGuard:
     """Whether this process can have connections.
 
     A forked child lacks gRPC's threads, and inherits their state. Every call of gRPC there crashes or hangs, even with
@@ -51,7 +51,7 @@ class Connections:
             )
 
 
-connections = Connections()
+connections = ForkGuard()
 after_fork(connections.note_forked)
 
 

@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from duetime_format import errors, priority
-from duetime_format.bodies import NotUnpacked, unpacked
+from duetime_format.bodies import UnpackError, unpacked
 from duetime_format.lanes import is_timer_lane
 from duetime_format.record import LITE_TOPIC, RESERVED_PROPERTIES
 from duetime_format.view import View, quickest_split, quickest_views
@@ -85,7 +85,7 @@ def decompressed(body: bytes, sys_flag: int) -> bytes:
     """A body as its sender sent it. Raises: Damaged."""
     try:
         return unpacked(body, sys_flag, DECOMPRESSED_BYTES_MAX)
-    except NotUnpacked as error:
+    except UnpackError as error:
         raise Damaged(error.text, reason="BODY_DAMAGED" if error.is_damaged else "BODY_COMPRESSION") from error
 
 
@@ -93,7 +93,7 @@ def split_records(records: bytes, queue: int | None = None) -> list[ReceivedMess
     """Splits contiguous records of a queue into messages. Raises: Damaged."""
     try:
         return quickest_views(ReceivedMessage, records, queue)
-    except errors.Damaged as error:
+    except errors.DamagedBytes as error:
         raise Damaged(error.text, reason="RECORD_DAMAGED") from error
 
 
@@ -105,5 +105,5 @@ def slices(records: bytes) -> list[bytes]:
     """
     try:
         return quickest_split(records)
-    except errors.Damaged as error:
+    except errors.DamagedBytes as error:
         raise Damaged(error.text, reason="RECORD_DAMAGED") from error

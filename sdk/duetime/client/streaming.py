@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 
-from duetime.client.connection import Connection
+from duetime.client.connection import GatewayConnection
 from duetime.client.errors import Closed, DueTimeError, Timeout, Unavailable, from_fault, from_status, unreadable
 from duetime.v1 import message_pb2
 
@@ -15,7 +15,7 @@ from duetime.v1 import message_pb2
 class StreamErrors:
     """See `duetime.streams.Peer`."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: GatewayConnection) -> None:
         self._server = connection.server
 
     def ended(self, text: str = "") -> DueTimeError:

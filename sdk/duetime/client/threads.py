@@ -16,7 +16,7 @@ from duetime.client.callables import check_returned
 _Job = tuple[Context, Callable[[Any], object], Any, asyncio.Future[None]]
 
 
-class Threads:
+class HandlerThreadPool:
     """Up to `count_max` threads, started on demand; they end when the pool is closed."""
 
     def __init__(self, count_max: int, name: str) -> None:

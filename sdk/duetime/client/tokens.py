@@ -45,7 +45,7 @@ class Token:
 TokenSource = Token | str | Callable[[], str]
 
 
-class Credentials:
+class TokenCredentials:
     """The credentials in the calls of one client."""
 
     def __init__(self, read: Callable[[], str] | None) -> None:
@@ -73,7 +73,7 @@ class Credentials:
         return self._metadata
 
 
-def credentials_for(server: str, token: TokenSource | None, *, encrypted: bool = False) -> Credentials:
+def credentials_for(server: str, token: TokenSource | None, *, encrypted: bool = False) -> TokenCredentials:
     """The credentials for calls to `server`. `encrypted`: no one else can read them.
 
     Raises:
@@ -82,7 +82,7 @@ def credentials_for(server: str, token: TokenSource | None, *, encrypted: bool =
     if token is None:
         token = _of_environment()
         if token is None:
-            return Credentials(None)
+            return TokenCredentials(None)
     if not isinstance(token, Token):
         token = Token(token, in_plain=_variable(IN_PLAIN_VARIABLE) == "1")
     if not (encrypted or token.in_plain or is_loopback(server.rpartition(":")[0])):
@@ -92,11 +92,11 @@ encrypts it, Token(..., in_plain=True) or {IN_PLAIN_VARIABLE}=1 allows it"
     source = token.source
     if isinstance(source, str):
         fixed = _checked(source)
-        return Credentials(lambda: fixed)
-    return Credentials(source)
+        return TokenCredentials(lambda: fixed)
+    return TokenCredentials(source)
 
 
-def showing(channel: Any, credentials: Credentials) -> Any:
+def showing(channel: Any, credentials: TokenCredentials) -> Any:
     """The channel with a token in each later call. An interceptor would make a task for each call."""
     if credentials:
         for kind in ("unary_unary", "unary_stream", "stream_unary", "stream_stream"):
@@ -104,7 +104,7 @@ def showing(channel: Any, credentials: Credentials) -> Any:
     return channel
 
 
-def _method_maker(make: Any, credentials: Credentials) -> Any:
+def _method_maker(make: Any, credentials: TokenCredentials) -> Any:
     def make_method(*arguments: Any, **options: Any) -> Any:
         method = make(*arguments, **options)
 

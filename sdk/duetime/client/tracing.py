@@ -44,7 +44,7 @@ _CONTEXT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f][13579
 _WIRE = re.compile(rb"traceparent\x12\x37([0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f][13579bdf])")
 
 
-class Tracing:
+class SpanMaker:
     """Makes the SDK's spans with one tracer."""
 
     def __init__(self, provider: "TracerProvider | None" = None) -> None:
@@ -202,7 +202,7 @@ def _named(topic: str, message_id: str) -> dict[str, Any]:
 
 
 # None: tracing is off. Read once for each call, batch and handler.
-active: Tracing | None = None
+active: SpanMaker | None = None
 
 
 def enable(provider: "TracerProvider | None" = None) -> None:
@@ -212,7 +212,7 @@ def enable(provider: "TracerProvider | None" = None) -> None:
         ImportError: opentelemetry-api is missing (`pip install 'duetime[otel]'`).
     """
     global active
-    active = Tracing(provider)
+    active = SpanMaker(provider)
 
 
 def disable() -> None:

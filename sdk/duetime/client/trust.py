@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from duetime.client.errors import InvalidArgument, of_file
-from duetime.tls import Files, Followed
+from duetime.tls import PemFiles, PemFollower
 
 CA_VARIABLE = "DUETIME_TLS_CA_FILE"
 CERT_VARIABLE = "DUETIME_TLS_CERT_FILE"
@@ -34,13 +34,13 @@ class Tls:
     ) -> None:
         if (cert_file is None) != (key_file is None):
             raise InvalidArgument.of("tls", "cert_file and key_file must be given together")
-        self.files = Files(*(None if path is None else Path(path) for path in (ca_file, cert_file, key_file)))
+        self.files = PemFiles(*(None if path is None else Path(path) for path in (ca_file, cert_file, key_file)))
 
     def __repr__(self) -> str:
         return f"Tls(ca_file={self.files.ca}, cert_file={self.files.cert})"
 
 
-def followed_for(tls: Tls | None) -> Followed | None:
+def followed_for(tls: Tls | None) -> PemFollower | None:
     """The files for a client's connections; None: plain text.
 
     Raises:
@@ -51,7 +51,7 @@ def followed_for(tls: Tls | None) -> Followed | None:
         if tls is None:
             return None
     try:
-        return Followed(tls.files)
+        return PemFollower(tls.files)
     except OSError as error:
         raise InvalidArgument.of("tls", f"{tls!r} can't be used: {of_file(error)}") from error
 

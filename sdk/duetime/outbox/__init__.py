@@ -15,8 +15,8 @@ listening  NOTIFY of PostgreSQL
 relay      the loop
 """
 
-from duetime.outbox.relay import Relay, Stats
+from duetime.outbox.relay import Relay, RelayStats
 from duetime.outbox.rows import Faulty, OutboxStatus, Rows
 from duetime.outbox.table import Outbox
 
-__all__ = ["Outbox", "Relay", "Stats", "Rows", "OutboxStatus", "Faulty"]
+__all__ = ["Outbox", "Relay", "RelayStats", "Rows", "OutboxStatus", "Faulty"]

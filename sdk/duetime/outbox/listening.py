@@ -16,7 +16,7 @@ log = logging.getLogger("duetime.outbox")
 CONNECT_TIMEOUT_S = 10
 
 
-class Listener:
+class CommitListener:
     """A dedicated connection that listens on a channel. `on`: it listens, so that polls can be rarer."""
 
     def __init__(self, engine: "Engine | AsyncEngine", channel: str, wake: asyncio.Event) -> None:

@@ -29,10 +29,10 @@ from duetime.client.message import Message, Receipt
 from duetime.client.process import Signals
 from duetime.client.sending.batch import REQUEST_COUNT_MAX
 from duetime.client.sending.producer import AsyncProducer
-from duetime.outbox.listening import Listener
-from duetime.outbox.rows import Claimed, Claims, Rows
+from duetime.outbox.listening import CommitListener
+from duetime.outbox.rows import ClaimedRow, ClaimedRows, Rows
 from duetime.outbox.table import DOUBTFUL, FAILED, SENT, WAITING, Outbox
-from duetime.outbox.verdicts import Trust, Verdict, is_away, of_outcomes
+from duetime.outbox.verdicts import RowVerdict, Trust, is_away, of_outcomes
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine  # needs greenlet
@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Stats:
+class RelayStats:
     """Counts since a relay was made. `repeated`: sent messages that the server had already."""
 
     sent: int = 0
@@ -116,13 +116,13 @@ class Relay:
         self._poll_s = seconds(poll, "poll")
         self._batch = batch
         self._timeout_s = timeout_s
-        self._stats = Stats()
+        self._stats = RelayStats()
         self._wake = asyncio.Event()
         self._stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
-    def stats(self) -> Stats:
+    def stats(self) -> RelayStats:
         """A copy."""
         return replace(self._stats)
 
@@ -136,7 +136,7 @@ class Relay:
         """As `run`, in an event loop and without signals."""
         self._check_thread()
         self._loop = asyncio.get_running_loop()
-        listener = Listener(self._engine, self._outbox.channel, self._wake)
+        listener = CommitListener(self._engine, self._outbox.channel, self._wake)
         try:
             async with (
                 AsyncProducer(self._server, timeout=timedelta(seconds=self._timeout_s)) as producer,
@@ -169,7 +169,7 @@ class Relay:
         with Signals(on_signal):
             await self.run_async(drain=drain)
 
-    async def _work(self, producer: AsyncProducer, finder: AsyncFinder, listener: Listener, drain: bool) -> None:
+    async def _work(self, producer: AsyncProducer, finder: AsyncFinder, listener: CommitListener, drain: bool) -> None:
         faults = 0
         while not self._stopping:
             self._wake.clear()
@@ -202,7 +202,7 @@ class Relay:
         claimed = claims.rows
         verdicts, unsent = await self._ask(finder, claimed, now)
         for row in claims.unreadable:
-            verdicts[row.id] = Verdict(FAILED, row.why)
+            verdicts[row.id] = RowVerdict(FAILED, row.why)
             log.error("%s for %s is %s: %s", row.message_id, row.topic, FAILED, row.why)
         outcomes: Sequence[Receipt | DueTimeError] = ()
         # After a process was suspended since the claim, the rows belong to others.
@@ -214,8 +214,8 @@ class Relay:
         self._count(claimed, verdicts, outcomes)
         return len(claimed) + len(claims.unreadable), is_away(outcomes)
 
-    async def _claim(self, claim: str) -> tuple[Claims, int]:
-        def work(connection: Connection) -> tuple[Claims, int]:
+    async def _claim(self, claim: str) -> tuple[ClaimedRows, int]:
+        def work(connection: Connection) -> tuple[ClaimedRows, int]:
             now = self._clock(connection)
             until = now + int(self._lease_s * 1000)
             return self._rows.claim(connection, claim, now, until, self._batch), now
@@ -223,12 +223,12 @@ class Relay:
         return await self._in_transaction(work)
 
     async def _ask(
-        self, finder: AsyncFinder, claimed: Sequence[Claimed], now: int
-    ) -> tuple[dict[int, Verdict], list[Claimed]]:
+        self, finder: AsyncFinder, claimed: Sequence[ClaimedRow], now: int
+    ) -> tuple[dict[int, RowVerdict], list[ClaimedRow]]:
         """Asks for the ids of rows possibly sent too long ago; returns verdicts, and the rows that can be sent."""
         turns = asyncio.Semaphore(ASKED_MAX)
 
-        async def ask(row: Claimed) -> FoundMessage | DueTimeError | None:
+        async def ask(row: ClaimedRow) -> FoundMessage | DueTimeError | None:
             try:
                 async with turns:
                     return await _not_replaced(finder, row.message)
@@ -236,7 +236,7 @@ class Relay:
                 return error
 
         old = [row for row in claimed if not self._trust.repeats(row.handed_at_ms, now)]
-        verdicts: dict[int, Verdict] = {}
+        verdicts: dict[int, RowVerdict] = {}
         if old:
             answers: Sequence[FoundMessage | DueTimeError | None]
             try:
@@ -253,7 +253,7 @@ class Relay:
                 await self._in_transaction(lambda connection: self._rows.hand_again(connection, absent, now))
         return verdicts, [row for row in claimed if row.id not in verdicts]
 
-    async def _settle(self, claim: str, verdicts: dict[int, Verdict]) -> None:
+    async def _settle(self, claim: str, verdicts: dict[int, RowVerdict]) -> None:
         def work(connection: Connection) -> None:
             keep_until = self._clock(connection) + self._keep_ms if self._keep_ms else 0
             self._rows.settle(connection, claim, verdicts, keep_until)
@@ -265,7 +265,7 @@ class Relay:
         return self._rows.purge(connection, self._clock(connection), self._batch)
 
     def _count(
-        self, claimed: Sequence[Claimed], verdicts: dict[int, Verdict], outcomes: Sequence[Receipt | DueTimeError]
+        self, claimed: Sequence[ClaimedRow], verdicts: dict[int, RowVerdict], outcomes: Sequence[Receipt | DueTimeError]
     ) -> None:
         states = [verdict.state for verdict in verdicts.values()]
         self._stats.sent += states.count(SENT)
@@ -278,7 +278,7 @@ class Relay:
             if verdict is not None and verdict.state in (FAILED, DOUBTFUL):
                 log.error("%s for %s is %s: %s", row.message.id, row.message.topic, verdict.state, verdict.error)
 
-    async def _rest(self, listener: Listener) -> None:
+    async def _rest(self, listener: CommitListener) -> None:
         """Waits until a commit wakes the relay, a row becomes free, or the next poll."""
         wait_s = LISTENING_POLL_S if listener.on else self._poll_s
 

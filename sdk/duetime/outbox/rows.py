@@ -10,14 +10,14 @@ from sqlalchemy import Connection, Text, bindparam, cast, delete, func, select, 
 from duetime.client.message import Message
 from duetime.client.sending.batch import REQUEST_BYTES_MAX
 from duetime.outbox.table import DOUBTFUL, FAILED, SENT, WAITING, Outbox, message_of, now_ms
-from duetime.outbox.verdicts import Verdict
+from duetime.outbox.verdicts import RowVerdict
 
 # Rows that `status` lists.
 FAULTY_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class ClaimedRow:
     """A row claimed by a relay. `handed_at_ms`: the time of its first handover; None: it was never handed over."""
 
     id: int
@@ -27,7 +27,7 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class UnreadableRow:
     """A row without a message that this release can send: an option of a newer release, or damage."""
 
     id: int
@@ -37,11 +37,11 @@ class Unreadable:
 
 
 @dataclass(frozen=True, slots=True)
-class Claims:
+class ClaimedRows:
     """The rows of one claim."""
 
-    rows: list[Claimed]
-    unreadable: list[Unreadable]
+    rows: list[ClaimedRow]
+    unreadable: list[UnreadableRow]
 
     def __bool__(self) -> bool:
         return bool(self.rows or self.unreadable)
@@ -82,7 +82,7 @@ class Rows:
         """The database's clock."""
         return int(connection.execute(select(now_ms())).scalar_one())
 
-    def claim(self, connection: Connection, claim: str, now: int, until: int, count: int) -> Claims:
+    def claim(self, connection: Connection, claim: str, now: int, until: int, count: int) -> ClaimedRows:
         """Claims the oldest rows until a time: unclaimed rows, if no row with the same order key is claimed.
 
         The claim marks them as handed over: after a crash, the next relay then knows that they may have been sent.
@@ -106,7 +106,7 @@ class Rows:
                 break
             handed[each.id] = each.handed_at_ms
         if not handed:
-            return Claims([], [])
+            return ClaimedRows([], [])
         taken = (
             update(self._table)
             .where(row.id.in_(handed))
@@ -121,22 +121,22 @@ class Rows:
         # The options as text: a damaged value must not fail the whole query.
         columns = [column for column in row if column is not row.options]
         wanted = select(*columns, cast(row.options, Text).label("options"))
-        claims = Claims([], [])
+        claims = ClaimedRows([], [])
         for one in connection.execute(wanted.where(row.id.in_(handed)).order_by(row.id)):
             try:
                 message = message_of(one, json.loads(one.options))
             except Exception as error:
                 why = f"this release can't read the row: {type(error).__name__}: {error}"
-                claims.unreadable.append(Unreadable(one.id, one.message_id, one.topic, why))
+                claims.unreadable.append(UnreadableRow(one.id, one.message_id, one.topic, why))
             else:
-                claims.rows.append(Claimed(one.id, message, one.attempts, handed[one.id]))
+                claims.rows.append(ClaimedRow(one.id, message, one.attempts, handed[one.id]))
         return claims
 
     def hand_again(self, connection: Connection, ids: Sequence[int], now: int) -> None:
         """Hands rows over as for the first time; they were never stored."""
         connection.execute(update(self._table).where(self._table.c.id.in_(ids)).values(handed_at_ms=now))
 
-    def settle(self, connection: Connection, claim: str, verdicts: Mapping[int, Verdict], keep_until: int) -> None:
+    def settle(self, connection: Connection, claim: str, verdicts: Mapping[int, RowVerdict], keep_until: int) -> None:
         """Gives claimed rows their next state; sent rows are kept until a time, 0: deleted. Rows that another relay has
         claimed meanwhile are left to it.
         """

@@ -34,7 +34,7 @@ _AWAY = ("UNAVAILABLE", "CANCELLED")
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RowVerdict:
     """The next state of a row. `next_at_ms`: the time of the next attempt of a waiting row."""
 
     state: str
@@ -57,36 +57,38 @@ class Trust:
         """Whether the message can be sent without a question: again, or for the first time."""
         return handed_at_ms is None or now_ms - handed_at_ms < self.window // timedelta(milliseconds=1)
 
-    def of_answer(self, answer: FoundMessage | DueTimeError | None, handed_at_ms: int, now_ms: int) -> Verdict | None:
+    def of_answer(
+        self, answer: FoundMessage | DueTimeError | None, handed_at_ms: int, now_ms: int
+    ) -> RowVerdict | None:
         """The next state of a row, by the answer about its id; an answer of None: it was stored, and replaced since.
         Returns None: it was never stored, and can be sent."""
         if answer is None:
-            return Verdict(SENT)
+            return RowVerdict(SENT)
         if isinstance(answer, FoundMessage):
             if answer.state in _UNDELIVERED:
-                return Verdict(FAILED, f"message {answer.id} is known to the server: {answer.state}, not delivered")
-            return Verdict(SENT)
+                return RowVerdict(FAILED, f"message {answer.id} is known to the server: {answer.state}, not delivered")
+            return RowVerdict(SENT)
         if answer.retriable or isinstance(answer, _SHUT_OUT):
-            return Verdict(WAITING, str(answer), now_ms + PAUSE_MS_MAX)
+            return RowVerdict(WAITING, str(answer), now_ms + PAUSE_MS_MAX)
         if answer.reason in _ABSENT and now_ms - handed_at_ms < self.retention // timedelta(milliseconds=1):
             return None
         handed = f"first handed over at {moment(handed_at_ms).isoformat(timespec='seconds')}, no answer is known"
-        return Verdict(DOUBTFUL, f"{handed}; the server's answer for the id: {answer}")
+        return RowVerdict(DOUBTFUL, f"{handed}; the server's answer for the id: {answer}")
 
 
-def of_outcomes(outcomes: Sequence[Receipt | DueTimeError], attempts: Sequence[int], now_ms: int) -> list[Verdict]:
+def of_outcomes(outcomes: Sequence[Receipt | DueTimeError], attempts: Sequence[int], now_ms: int) -> list[RowVerdict]:
     """The next states of rows that were sent together. If the server is unavailable, all can be retried as soon as it
     answers again; otherwise the unsent ones wait separately, and block no others."""
     away = is_away(outcomes)
     verdicts = []
     for outcome, count in zip(outcomes, attempts, strict=True):
         if isinstance(outcome, Receipt):
-            verdicts.append(Verdict(SENT))
+            verdicts.append(RowVerdict(SENT))
         elif isinstance(outcome, _REFUSALS):
-            verdicts.append(Verdict(FAILED, str(outcome)))
+            verdicts.append(RowVerdict(FAILED, str(outcome)))
         else:
             pause_ms = 0 if away else min(PAUSE_MS_MIN << min(count, 16), PAUSE_MS_MAX)
-            verdicts.append(Verdict(WAITING, str(outcome), now_ms + pause_ms))
+            verdicts.append(RowVerdict(WAITING, str(outcome), now_ms + pause_ms))
     return verdicts
 
 

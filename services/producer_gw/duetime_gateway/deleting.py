@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import structlog
 from duetime.v1 import consumer_pb2, gateway_pb2, pending_pb2, store_pb2, transactions_pb2
 from duetime_core.errors import DueTimeError, FailedPrecondition, InvalidArgument, Unsupported, Violation, refuse
-from duetime_core.metadata import Stored
+from duetime_core.metadata import DatabaseTopic
 from duetime_format import record
 from duetime_format.admission import topic_violations
 from duetime_format.limits import PENDING_COUNT_MAX, TRANSACTIONS_PAGE_MAX
@@ -22,10 +22,10 @@ from duetime_format.names import is_system_topic, retry_topic
 
 from duetime_gateway.answers import raise_first
 from duetime_gateway.pending.matching import CancelPart
-from duetime_gateway.quotas.keeper import Keeper
-from duetime_gateway.quotas.limits import Of
+from duetime_gateway.quotas.keeper import QuotaKeeper
+from duetime_gateway.quotas.limits import QuotaOwner
 from duetime_gateway.routing.catalog import TopicCatalog, topic_not_found
-from duetime_gateway.routing.topics import Topics
+from duetime_gateway.routing.topics import TopicRegistry
 from duetime_gateway.shards.retry import RetryClient
 from duetime_gateway.shards.shard import Shard
 from duetime_gateway.shards.shards import Shards
@@ -48,7 +48,7 @@ _RETRY_TOPIC = record.RETRY_TOPIC
 
 
 @dataclass(slots=True)
-class _Left:
+class _TopicContents:
     """The contents of a topic on all shards."""
 
     pending: int = 0
@@ -58,7 +58,7 @@ class _Left:
     deleted_generation: int = -1
 
     @classmethod
-    def of(cls, answers: Sequence[store_pb2.DeleteStoredTopicResponse]) -> "_Left":
+    def of(cls, answers: Sequence[store_pb2.DeleteStoredTopicResponse]) -> "_TopicContents":
         """Sums up the shards' answers. If a shard does not know a group yet, all its messages are unread there."""
         names = sorted({own.group for answer in answers for own in answer.groups})
         left = cls(groups={name: gateway_pb2.TopicGroup(group=name) for name in names})
@@ -88,7 +88,7 @@ class TopicDeletion:
     """Deletes topics, one at a time."""
 
     def __init__(
-        self, topics: Topics, catalog: TopicCatalog, shards: Shards, retry: RetryClient, quotas: Keeper
+        self, topics: TopicRegistry, catalog: TopicCatalog, shards: Shards, retry: RetryClient, quotas: QuotaKeeper
     ) -> None:
         self._topics = topics
         self._catalog = catalog
@@ -120,11 +120,11 @@ class TopicDeletion:
             self._topics.drop(name, stored.generation)
             generation = await self._delete(name, stored, left)
             await self._catalog.end_deletion(name, generation)
-            await self._quotas.remove(Of("topic", name))
+            await self._quotas.remove(QuotaOwner("topic", name))
             log.info("topic deleted", topic=name, generation=generation, pending=left.pending)
             return left.response()
 
-    async def _begin(self, name: str, stored: Stored, left: _Left, *, force: bool) -> _Left:
+    async def _begin(self, name: str, stored: DatabaseTopic, left: _TopicContents, *, force: bool) -> _TopicContents:
         """Marks it in the database, if it is empty or `force` is set. Returns its contents then."""
         if not force:
             _check_empty(name, left)
@@ -146,7 +146,7 @@ class TopicDeletion:
             if isinstance(answer, BaseException) and not isinstance(answer, DueTimeError):
                 raise answer
 
-    async def _delete(self, name: str, stored: Stored, left: _Left) -> int:
+    async def _delete(self, name: str, stored: DatabaseTopic, left: _TopicContents) -> int:
         """Returns the deleted generation."""
         generation = stored.generation
         if left.deleted_generation > generation:
@@ -171,8 +171,8 @@ class TopicDeletion:
         asked = (shard.store.ask("DeleteTopic", request) for shard in self._shards.all())
         return raise_first(await asyncio.gather(*asked, return_exceptions=True))
 
-    async def _count(self, name: str, stored: Stored, stage: "store_pb2.DeletionStage") -> _Left:
-        left = _Left.of(await self._stage(name, stored.generation, stage))
+    async def _count(self, name: str, stored: DatabaseTopic, stage: "store_pb2.DeletionStage") -> _TopicContents:
+        left = _TopicContents.of(await self._stage(name, stored.generation, stage))
         for shard in self._shards.all():
             async for page in _transactions(shard, name):
                 left.transactions += len(page)
@@ -200,7 +200,7 @@ class TopicDeletion:
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
-    async def _end_what_is_left(self, name: str, left: _Left) -> None:
+    async def _end_what_is_left(self, name: str, left: _TopicContents) -> None:
         """Ends transactions first: one committed meanwhile may be pending."""
         shards = self._shards.all()
         if left.transactions:
@@ -225,7 +225,7 @@ def _check(name: str) -> None:
         raise InvalidArgument([Violation("name", text)], reason="TOPIC_IS_SYSTEM")
 
 
-def _check_empty(name: str, left: _Left) -> None:
+def _check_empty(name: str, left: _TopicContents) -> None:
     """Raises: FailedPrecondition: lists the contents and their groups."""
     found = [
         f"{count} {what}" for count, what in ((left.pending, "pending"), (left.transactions, "undecided")) if count

@@ -7,29 +7,29 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from duetime_core.access.credentials import Credentials
+from duetime_core.access.credentials import ClusterCredentials
 from duetime_core.audit.audit import Audit
 from duetime_core.clock import Clock
 from duetime_core.limits.traffic import Traffic
-from duetime_core.limits.turns import Turns
-from duetime_core.metadata import AuditTable, Database, Groups, Trail
+from duetime_core.limits.turns import RequestTurns
+from duetime_core.metadata import AuditTable, Database, GroupTable, Trail
 from duetime_core.rpc.border import BorderParts
 from duetime_core.rpc.serving import Server
 from prometheus_client import CollectorRegistry
 
-from duetime_gateway.access.book import Book
-from duetime_gateway.access.gatekeeper import Gatekeeper
+from duetime_gateway.access.book import UserBook
+from duetime_gateway.access.gatekeeper import AccessGatekeeper
 from duetime_gateway.access.metrics import AccessMetrics
 from duetime_gateway.access.provider import Provider
-from duetime_gateway.administration.backlog import Backlog
+from duetime_gateway.administration.backlog import BacklogComparer
 from duetime_gateway.administration.groups import ConsumerGroups
 from duetime_gateway.administration.reports import JobReports
 from duetime_gateway.administration.work import GroupWork
-from duetime_gateway.consuming.leases import Leases
-from duetime_gateway.consuming.offsets import GroupOffsets
-from duetime_gateway.consuming.puller import Puller
+from duetime_gateway.consuming.leases import LeaseRouter
+from duetime_gateway.consuming.offsets import OffsetRouter
+from duetime_gateway.consuming.puller import QueuePuller
 from duetime_gateway.consuming.receiving import Receivers
-from duetime_gateway.consuming.subscribing import Subscribing
+from duetime_gateway.consuming.subscribing import GatewaySubscriptions
 from duetime_gateway.deleting import TopicDeletion
 from duetime_gateway.face.acts import ACTS
 from duetime_gateway.face.analysis_service import AnalysisService
@@ -37,7 +37,7 @@ from duetime_gateway.face.audit_service import AuditService
 from duetime_gateway.face.batches import BatchService
 from duetime_gateway.face.consumer_service import ConsumerService
 from duetime_gateway.face.face import SERVICE_NAMES, Face
-from duetime_gateway.face.gate import Gate
+from duetime_gateway.face.gate import QuotaGate
 from duetime_gateway.face.identity_service import IdentityService
 from duetime_gateway.face.lane_service import LaneService
 from duetime_gateway.face.pending_service import PendingService
@@ -50,20 +50,20 @@ from duetime_gateway.face.send_service import SendService
 from duetime_gateway.face.subscription_service import SubscriptionService
 from duetime_gateway.face.topic_service import TopicService
 from duetime_gateway.face.transaction_service import TransactionService
-from duetime_gateway.finding.finder import Finder
+from duetime_gateway.finding.finder import GatewayFinder
 from duetime_gateway.metrics import BacklogMetrics, GatewayMetrics, QuotaMetrics
 from duetime_gateway.pending.asking import Holders
-from duetime_gateway.pending.counting import Counting
-from duetime_gateway.pending.ending import Ending
-from duetime_gateway.pending.listing import Listing
-from duetime_gateway.pending.matching import Matching
-from duetime_gateway.pending.retries import Retries
-from duetime_gateway.quotas.book import Book as QuotaBook
-from duetime_gateway.quotas.keeper import Keeper
+from duetime_gateway.pending.counting import PendingCounter
+from duetime_gateway.pending.ending import PendingResolver
+from duetime_gateway.pending.listing import PendingLister
+from duetime_gateway.pending.matching import MatchCanceller
+from duetime_gateway.pending.retries import WaitingRetryResolver
+from duetime_gateway.quotas.book import QuotaBook
+from duetime_gateway.quotas.keeper import QuotaKeeper
 from duetime_gateway.quotas.pending import PendingCounts
 from duetime_gateway.quotas.quotas import Quotas
 from duetime_gateway.rocketmq.acking import Acks
-from duetime_gateway.rocketmq.checking import Checking
+from duetime_gateway.rocketmq.checking import CheckForwarder
 from duetime_gateway.rocketmq.clients import Clients
 from duetime_gateway.rocketmq.consuming import Consumers
 from duetime_gateway.rocketmq.face import RocketMQFace, RocketMQParts
@@ -79,10 +79,10 @@ from duetime_gateway.rocketmq.transactions import TransactionIds
 from duetime_gateway.rocketmq.wire.pool import with_others
 from duetime_gateway.routing.adoption import Adoption, MissingTopics
 from duetime_gateway.routing.catalog import TopicCatalog
-from duetime_gateway.routing.places import Places
+from duetime_gateway.routing.places import QueueLocator
 from duetime_gateway.routing.table import RouteTable
-from duetime_gateway.routing.topics import Topics
-from duetime_gateway.sending.drafts import Rules
+from duetime_gateway.routing.topics import TopicRegistry
+from duetime_gateway.sending.drafts import EncodingRules
 from duetime_gateway.sending.encoding import Encoder
 from duetime_gateway.sending.ids import MessageIds
 from duetime_gateway.sending.sender import Sender, request_room
@@ -91,12 +91,12 @@ from duetime_gateway.shards.retry import RetryClient
 from duetime_gateway.shards.shard import ShardListener, ShardOptions
 from duetime_gateway.shards.shards import Shards
 from duetime_gateway.transactions.checks import Desk
-from duetime_gateway.transactions.ending import Ender
+from duetime_gateway.transactions.ending import DecisionRouter
 from duetime_gateway.transactions.listing import TransactionList
 from duetime_gateway.transactions.preparing import Preparer
 from duetime_gateway.transactions.producers import ProducerGroups
-from duetime_gateway.transactions.taking import Reports, Taker
-from duetime_gateway.transactions.watching import Watching
+from duetime_gateway.transactions.taking import CheckReporter, CheckTaker
+from duetime_gateway.transactions.watching import WatcherRegistry
 
 if TYPE_CHECKING:
     from duetime_gateway.access.oidc import Tokens
@@ -114,11 +114,11 @@ class Base:
     registry: CollectorRegistry
     # The parent of every task; entered by the node.
     tasks: asyncio.TaskGroup
-    credentials: Credentials
+    credentials: ClusterCredentials
     metrics: GatewayMetrics
     traffic: Traffic
     database: Database
-    groups: Groups
+    groups: GroupTable
     retry: RetryClient
 
     @property
@@ -128,14 +128,14 @@ class Base:
 
 
 @dataclass(frozen=True)
-class Routing:
+class RoutingParts:
     """Topics and the stores of their queues."""
 
     shards: Shards
     adoption: Adoption
     catalog: TopicCatalog
-    topics: Topics
-    places: Places
+    topics: TopicRegistry
+    places: QueueLocator
 
 
 @dataclass(frozen=True)
@@ -144,25 +144,25 @@ class Transactions:
 
     groups: ProducerGroups
     preparer: Preparer
-    ender: Ender
-    watching: Watching
+    ender: DecisionRouter
+    watching: WatcherRegistry
     service: TransactionService
 
 
 @dataclass(frozen=True)
-class Limited:
+class QuotaParts:
     """The quotas of users and topics."""
 
     quotas: Quotas
-    keeper: Keeper
+    keeper: QuotaKeeper
 
 
 @dataclass(frozen=True)
 class AccessParts:
     """Users and their rights."""
 
-    book: Book
-    gatekeeper: Gatekeeper
+    book: UserBook
+    gatekeeper: AccessGatekeeper
 
 
 @dataclass(frozen=True)
@@ -183,15 +183,15 @@ class GatewayParts:
     shards: Shards
     retry: RetryClient
     adoption: Adoption
-    topics: Topics
-    places: Places
+    topics: TopicRegistry
+    places: QueueLocator
     sender: Sender
-    puller: Puller
-    offsets: GroupOffsets
-    leases: Leases
-    backlog: Backlog
+    puller: QueuePuller
+    offsets: OffsetRouter
+    leases: LeaseRouter
+    backlog: BacklogComparer
     transactions: Transactions
-    quotas: Limited
+    quotas: QuotaParts
     trail: Trail
     face: Face
     # None: RocketMQ's clients are not served.
@@ -209,14 +209,16 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
     shards, topics, places = routing.shards, routing.topics, routing.places
     limited = _make_quotas(base, routing)
     sender = _make_sender(base, routing, limited.quotas)
-    leases = Leases(topics, places, shards, base.groups, clock, metrics, tasks, timeout_ms=base.timeout_ms)
-    backlog = Backlog(database, shards, clock, BacklogMetrics(registry))
-    puller, offsets = Puller(places, metrics, timeout_ms=base.timeout_ms), GroupOffsets(places)
+    leases = LeaseRouter(topics, places, shards, base.groups, clock, metrics, tasks, timeout_ms=base.timeout_ms)
+    backlog = BacklogComparer(database, shards, clock, BacklogMetrics(registry))
+    puller, offsets = QueuePuller(places, metrics, timeout_ms=base.timeout_ms), OffsetRouter(places)
     ending = _make_ending(base, routing)
     transactions = _make_transactions(base, routing, sender)
-    subscribing = Subscribing(places, traffic.answers, metrics, tasks, subscriptions_max=settings.subscriptions_max)
+    subscribing = GatewaySubscriptions(
+        places, traffic.answers, metrics, tasks, subscriptions_max=settings.subscriptions_max
+    )
     services = (
-        ReadService(puller, offsets, Finder(places, timeout_ms=base.timeout_ms), traffic.answers),
+        ReadService(puller, offsets, GatewayFinder(places, timeout_ms=base.timeout_ms), traffic.answers),
         TopicService(topics, TopicDeletion(topics, routing.catalog, shards, base.retry, limited.keeper), places),
         BatchService(sender, metrics),
         ConsumerService(leases, ConsumerGroups(base.groups, places, shards, clock), base.retry, traffic.answers),
@@ -232,7 +234,7 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
         services,
         (SendService(sender, tasks), streams, pending, transactions.service),
         QuotaService(limited.quotas, limited.keeper),
-        Gate(limited.quotas),
+        QuotaGate(limited.quotas),
         _make_scaler(base, routing),
     )
     access = _make_access(base)
@@ -275,7 +277,7 @@ def _make_base(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
         metrics=GatewayMetrics(registry),
         traffic=Traffic(settings.traffic_limits, registry),
         database=database,
-        groups=Groups(database, clock),
+        groups=GroupTable(database, clock),
         retry=RetryClient(settings.retry_address, settings.store_timeout_ms, credentials),
     )
 
@@ -299,7 +301,7 @@ def _make_server(base: Base, trail: Trail, access: AccessParts | None) -> Server
             Audit(base.clock, ACTS, trail.add),
             gatekeeper=None if access is None else access.gatekeeper,
             # While users are off, all callers would share one turn.
-            turns=None if access is None else Turns(base.clock, base.registry),
+            turns=None if access is None else RequestTurns(base.clock, base.registry),
         ),
         descriptors=with_others((*SERVICE_NAMES, *PROBES)) if settings.rocketmq else None,
         asked=settings.asks_for_certificates,
@@ -318,27 +320,27 @@ def _make_access(base: Base) -> AccessParts | None:
     if not settings.asks_who_calls:
         return None
     metrics = AccessMetrics(base.registry)
-    book = Book(base.database, clock, metrics, settings.rights_keep_ms)
+    book = UserBook(base.database, clock, metrics, settings.rights_keep_ms)
     provider = _tokens(settings.provider, clock) if settings.provider is not None else None
     rules = {**RULES, **ROCKETMQ_RULES} if settings.rocketmq else RULES
-    return AccessParts(book, Gatekeeper(book, rules, clock, metrics, provider, settings.seal))
+    return AccessParts(book, AccessGatekeeper(book, rules, clock, metrics, provider, settings.seal))
 
 
 def _make_rocketmq(
     base: Base,
-    routing: Routing,
+    routing: RoutingParts,
     sender: Sender,
     transactions: Transactions,
-    ending: Ending,
-    leases: Leases,
-    limited: Limited,
+    ending: PendingResolver,
+    leases: LeaseRouter,
+    limited: QuotaParts,
 ) -> RocketMQ:
     settings, clock, tasks, groups, places = base.settings, base.clock, base.tasks, base.groups, routing.places
     metrics, clients = RocketMQMetrics(base.registry), Clients(clock)
     metrics.clients.set_function(clients.__len__)
     renewals, acks = Renewals(leases, clients, clock, metrics), Acks(leases, clock, tasks)
     ids = TransactionIds(TransactionList(routing.shards, places, timeout_ms=base.timeout_ms))
-    checking = Checking(transactions.watching, transactions.groups, ids, clock, tasks)
+    checking = CheckForwarder(transactions.watching, transactions.groups, ids, clock, tasks)
     lites = LiteSubscriptions(
         *(leases, places, clock, metrics, tasks), subscriptions_max=settings.rocketmq_lite_subscriptions_max
     )
@@ -367,18 +369,18 @@ def _make_rocketmq(
     return RocketMQ(RocketMQFace(parts), renewals)
 
 
-def _make_ending(base: Base, routing: Routing) -> Ending:
+def _make_ending(base: Base, routing: RoutingParts) -> PendingResolver:
     holders, least = Holders(routing.places, routing.shards), int(base.settings.refuse_empty_bodies)
-    return Ending(holders, routing.topics, base.clock, timeout_ms=base.timeout_ms, body_bytes_min=least)
+    return PendingResolver(holders, routing.topics, base.clock, timeout_ms=base.timeout_ms, body_bytes_min=least)
 
 
-def _make_scaler(base: Base, routing: Routing) -> Scaler:
+def _make_scaler(base: Base, routing: RoutingParts) -> Scaler:
     places, shards = routing.places, routing.shards
     described = ConsumerGroups(base.groups, places, shards, base.clock)
     return Scaler(shards, GroupWork(described, places, shards, timeout_ms=base.timeout_ms), base.clock)
 
 
-def _make_receivers(base: Base, routing: Routing, leases: Leases) -> Receivers:
+def _make_receivers(base: Base, routing: RoutingParts, leases: LeaseRouter) -> Receivers:
     return Receivers(
         leases,
         routing.places,
@@ -389,35 +391,35 @@ def _make_receivers(base: Base, routing: Routing, leases: Leases) -> Receivers:
     )
 
 
-def _make_pending(base: Base, routing: Routing, ending: Ending) -> PendingService:
+def _make_pending(base: Base, routing: RoutingParts, ending: PendingResolver) -> PendingService:
     holders, clock = Holders(routing.places, routing.shards), base.clock
-    listing = Listing(holders, routing.places, timeout_ms=base.timeout_ms)
+    listing = PendingLister(holders, routing.places, timeout_ms=base.timeout_ms)
     return PendingService(
         ending,
-        Matching(holders, clock),
+        MatchCanceller(holders, clock),
         listing,
-        Counting(holders, timeout_ms=base.timeout_ms),
-        Retries(base.groups, listing, routing.shards, clock),
+        PendingCounter(holders, timeout_ms=base.timeout_ms),
+        WaitingRetryResolver(base.groups, listing, routing.shards, clock),
         base.traffic.answers,
     )
 
 
-def _make_transactions(base: Base, routing: Routing, sender: Sender) -> Transactions:
+def _make_transactions(base: Base, routing: RoutingParts, sender: Sender) -> Transactions:
     clock, tasks, metrics = base.clock, base.tasks, base.metrics.transactions
     timeout_ms, places, shards = base.timeout_ms, routing.places, routing.shards
     groups = ProducerGroups(base.database, clock)
-    ender = Ender(places, shards, clock, metrics, tasks, timeout_ms=timeout_ms)
-    reports, gateway = Reports(shards.all(), clock, tasks), f"{socket.gethostname()}:{os.getpid()}"
+    ender = DecisionRouter(places, shards, clock, metrics, tasks, timeout_ms=timeout_ms)
+    reports, gateway = CheckReporter(shards.all(), clock, tasks), f"{socket.gethostname()}:{os.getpid()}"
     desk = Desk(clock, metrics, reports.add, watchers_max=base.settings.watchers_max)
-    takers = [Taker(shard, desk, clock, gateway=gateway, timeout_ms=timeout_ms) for shard in shards.all()]
-    watching = Watching(groups, shards, ender, desk, reports, takers, tasks)
+    takers = [CheckTaker(shard, desk, clock, gateway=gateway, timeout_ms=timeout_ms) for shard in shards.all()]
+    watching = WatcherRegistry(groups, shards, ender, desk, reports, takers, tasks)
     listing = TransactionList(shards, places, timeout_ms=timeout_ms)
     preparer = Preparer(sender, groups)
     service = TransactionService(preparer, ender, watching, listing, places, base.traffic.answers)
     return Transactions(groups, preparer, ender, watching, service)
 
 
-def _make_routing(base: Base) -> Routing:
+def _make_routing(base: Base) -> RoutingParts:
     settings, clock = base.settings, base.clock
     table = RouteTable(base.metrics)
     queues_max = settings.queues_max * len(settings.store_addresses)
@@ -426,7 +428,7 @@ def _make_routing(base: Base) -> Routing:
     options = ShardOptions(settings.levels, base.credentials, base.timeout_ms, settings.waiting_bytes_max)
     listener = ShardListener(reached=adoption.reached, lost=table.forget_shard)
     shards = Shards(settings.store_addresses, options, clock, base.metrics, base.tasks, listener)
-    topics = Topics(
+    topics = TopicRegistry(
         table,
         catalog,
         MissingTopics(adoption, shards, clock),
@@ -436,21 +438,23 @@ def _make_routing(base: Base) -> Routing:
         queue_count_default=settings.queue_count_default,
         auto_create=settings.auto_create_topics,
     )
-    return Routing(shards, adoption, catalog, topics, Places(topics, shards, lane_count=settings.levels.highest))
+    return RoutingParts(
+        shards, adoption, catalog, topics, QueueLocator(topics, shards, lane_count=settings.levels.highest)
+    )
 
 
-def _make_sender(base: Base, routing: Routing, quotas: Quotas) -> Sender:
+def _make_sender(base: Base, routing: RoutingParts, quotas: Quotas) -> Sender:
     settings, clock, metrics = base.settings, base.clock, base.metrics
     ids = MessageIds(settings.host, os.getpid(), secrets.token_bytes(4), clock.now_ms)
     requests = request_room(settings.request_bytes_max)
     metrics.follow_requests(requests)
-    encoder = Encoder(Rules(settings.levels, ids, body_bytes_min=int(settings.refuse_empty_bodies)))
+    encoder = Encoder(EncodingRules(settings.levels, ids, body_bytes_min=int(settings.refuse_empty_bodies)))
     return Sender(routing.topics, routing.shards, encoder, clock, metrics, requests, quotas, base.timeout_ms)
 
 
-def _make_quotas(base: Base, routing: Routing) -> Limited:
+def _make_quotas(base: Base, routing: RoutingParts) -> QuotaParts:
     quotas = Quotas(base.clock)
     # One process may run several gateways.
     book = QuotaBook(base.database, f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}")
     counts = PendingCounts(quotas, routing.places, routing.shards)
-    return Limited(quotas, Keeper(quotas, book, counts, base.clock, QuotaMetrics(base.registry)))
+    return QuotaParts(quotas, QuotaKeeper(quotas, book, counts, base.clock, QuotaMetrics(base.registry)))

@@ -19,7 +19,7 @@ class Encoding(IntEnum):
     RECORDS = 1
 
 
-class ReceiptStatus(IntEnum):
+class LeaseStatus(IntEnum):
     """The result for a receipt's lease; the numbers are those of the store's contract."""
 
     OK = 0

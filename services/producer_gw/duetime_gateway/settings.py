@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Self
 
-from duetime_core.access.exposure import Listener
+from duetime_core.access.exposure import NodeListener
 from duetime_core.node.settings import StoreClientSettings, secrets_key_of_all
 from duetime_core.rpc.listening import NO_PORT
 from duetime_format.limits import QUEUE_COUNT_MAX, QUEUES_MAX_DEFAULT, REQUEST_BYTES_MAX, TOPICS_MAX_DEFAULT
@@ -148,8 +148,8 @@ class GatewaySettings(StoreClientSettings):
         return self.client_certificates == "required"
 
     @property
-    def listeners(self) -> Sequence[Listener]:
-        certified = [Listener(self.reached_at, tls=True, authenticated=True)] * (self.certified_port != NO_PORT)
+    def listeners(self) -> Sequence[NodeListener]:
+        certified = [NodeListener(self.reached_at, tls=True, authenticated=True)] * (self.certified_port != NO_PORT)
         return [*super().listeners, *certified]
 
     @property

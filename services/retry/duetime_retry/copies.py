@@ -14,7 +14,7 @@ Body, flag, birth and the users' properties stay. A copy's other properties, in 
 
 The first line of each is essential. The others are left out, the last one first, if a message's own properties leave no
 room within the 32,767 bytes. A message too full even for the essential ones is retried in place (`NoRoom`); as a dead
-letter it loses its longest properties, and `Copy.lost` names them.
+letter it loses its longest properties, and `FailureCopy.lost` names them.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 
 from duetime_format import attempts as histories
 from duetime_format import layout, record
-from duetime_format.attempts import History
+from duetime_format.attempts import AttemptHistory
 from duetime_format.lanes import queue_of
 from duetime_format.limits import PROPERTIES_BYTES_MAX
 from duetime_format.names import SCHEDULE_TOPIC, TIMER_TOPIC, dlq_topic, retry_topic
@@ -73,20 +73,20 @@ class NoRoom(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailedMessage:
     """A message with a failed delivery."""
 
     record: Record
     # The failed delivery, from 1.
     attempt: int
     # Its history, including this delivery.
-    history: History
+    history: AttemptHistory
     # The public queue number in `record.topic`; None: unknown.
     origin_queue: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class FailureCopy:
     """A record to be stored. `has_history` is False if no history fits; `lost`: names of properties that did not
     fit."""
 
@@ -100,13 +100,13 @@ def id_of(found: Record) -> str:
     return as_text(value_of(found.properties, record.UNIQ_KEY.encode()))
 
 
-def history_of(found: Record) -> History:
+def history_of(found: Record) -> AttemptHistory:
     """The failed deliveries that a record names."""
     said = value_of(found.properties, record.ATTEMPTS.encode())
-    return histories.decode(as_text(said)) if said else History()
+    return histories.decode(as_text(said)) if said else AttemptHistory()
 
 
-def retry_copy(failed: Failed, group: str, wait: Wait, token: str = "") -> Copy:
+def retry_copy(failed: FailedMessage, group: str, wait: Wait, token: str = "") -> FailureCopy:
     """The record for %RETRY%group, or for its lane; `token` names the call that asks for it.
 
     Raises:
@@ -123,7 +123,7 @@ def retry_copy(failed: Failed, group: str, wait: Wait, token: str = "") -> Copy:
         text = f"a retry's properties would take {PROPERTIES_BYTES_MAX - room + len(record.CRC_ENDING)} bytes; "
         raise NoRoom(f"{text}the limit is {PROPERTIES_BYTES_MAX}")
     has_history = _fill(kept, _origin(failed), failed.history, room - len(record.CRC_ENDING))
-    return Copy(copied(failed.record, topic, queue, kept | ending, failed.attempt), has_history)
+    return FailureCopy(copied(failed.record, topic, queue, kept | ending, failed.attempt), has_history)
 
 
 def _way(wait: Wait, target: str) -> tuple[str, int, dict[str, str]]:
@@ -138,7 +138,7 @@ def _way(wait: Wait, target: str) -> tuple[str, int, dict[str, str]]:
     return TIMER_TOPIC, 0, asked | {record.REAL_TOPIC: target, record.REAL_QID: "0"}
 
 
-def dead_letter(failed: Failed, group: str, reason: str, token: str = "") -> Copy:
+def dead_letter(failed: FailedMessage, group: str, reason: str, token: str = "") -> FailureCopy:
     """The record for %DLQ%group; `token` as in `retry_copy`."""
     kept = _kept(failed.record)
     kept.setdefault(record.RETRY_TOPIC, failed.record.topic)
@@ -157,7 +157,7 @@ def dead_letter(failed: Failed, group: str, reason: str, token: str = "") -> Cop
     origin[record.DLQ_ORIGIN_MESSAGE_ID] = message_id
     origin[_WAIT] = wait
     has_history = _fill(kept, origin, failed.history, room)
-    return Copy(copied(failed.record, dlq_topic(group), 0, kept, failed.attempt), has_history, lost)
+    return FailureCopy(copied(failed.record, dlq_topic(group), 0, kept, failed.attempt), has_history, lost)
 
 
 def copied(found: Record, topic: str, queue: int, properties: Mapping[str, str], reconsume_times: int) -> Record:
@@ -183,7 +183,7 @@ def _kept(found: Record) -> dict[str, str]:
     return {name: value for name, value in properties.items() if name not in _DROPPED}
 
 
-def _origin(failed: Failed) -> dict[str, str]:
+def _origin(failed: FailedMessage) -> dict[str, str]:
     """The properties of a first copy about the message's first place, and WAIT, which a broker writes."""
     found = failed.record
     names = decode_properties(found.properties)
@@ -197,7 +197,7 @@ def _origin(failed: Failed) -> dict[str, str]:
     return origin
 
 
-def _fill(properties: dict[str, str], further: Mapping[str, str], history: History, room: int) -> bool:
+def _fill(properties: dict[str, str], further: Mapping[str, str], history: AttemptHistory, room: int) -> bool:
     """Adds the properties that fit into `room` bytes, the history last. Returns whether the history fits."""
     for name, value in further.items():
         size = _size({name: value})
@@ -207,7 +207,7 @@ def _fill(properties: dict[str, str], further: Mapping[str, str], history: Histo
     text = histories.encode(history, room - _size({record.ATTEMPTS: ""}))
     if text is not None:
         properties[record.ATTEMPTS] = text
-    return text is not None or history == History()
+    return text is not None or history == AttemptHistory()
 
 
 def _size(properties: Mapping[str, str]) -> int:

@@ -28,10 +28,10 @@ from duetime_format.names import dlq_topic, retry_topic
 from prometheus_client import Counter
 
 from duetime_retry.letters import (
-    Letter,
     LetterCriteria,
     NotRedrivable,
-    Place,
+    ShardQueue,
+    StoredDeadLetter,
     dead_letter_of,
     group_of,
     newest_page_of,
@@ -78,8 +78,8 @@ Request = consumer_pb2.RedriveRequest | consumer_pb2.DiscardRequest
 class Step:
     """The result of one pull: the letters that fit the filter, and the start of the next pull."""
 
-    place: Place
-    letters: list[Letter] = field(default_factory=list)
+    place: ShardQueue
+    letters: list[StoredDeadLetter] = field(default_factory=list)
     next_offset: int = 0
     seen_count: int = 0
     is_last: bool = False
@@ -108,7 +108,7 @@ class Pace:
             self._next_ms = max(self._next_ms, self._clock.monotonic_ms()) + count * 1000.0 / self._rate
 
 
-class DeadLetters:
+class DeadLetterOperations:
     """See the module."""
 
     def __init__(
@@ -150,13 +150,15 @@ class DeadLetters:
         response = consumer_pb2.ListDeadLettersResponse()
         size = seen = 0
 
-        async def pull(place: Place, offset: int, before: int, bytes_max: int) -> tuple[list[Letter], int]:
+        async def pull(
+            place: ShardQueue, offset: int, before: int, bytes_max: int
+        ) -> tuple[list[StoredDeadLetter], int]:
             answer = await self._pull_records(place, criteria, offset, before=before, max_bytes=bytes_max)
             if answer is None:
                 return [], 0
             return list(split(answer.records, answer.offsets, place)), answer.next_offset
 
-        async def bound(place: Place, at_ms: int) -> int:
+        async def bound(place: ShardQueue, at_ms: int) -> int:
             return await self._first_since(place, criteria.group, at_ms)
 
         walk = NewestFirst(pull, bound, criteria, PULL_BYTES)
@@ -204,7 +206,7 @@ class DeadLetters:
         return self._end(request, self._discard)
 
     async def _end(
-        self, request: Request, end: Callable[[Place, Sequence[Letter]], Awaitable[list[Result]]]
+        self, request: Request, end: Callable[[ShardQueue, Sequence[StoredDeadLetter]], Awaitable[list[Result]]]
     ) -> AsyncIterator[Result]:
         check(request.filter, request)
         criteria, pace = LetterCriteria.of(request.filter), Pace(self._clock, 0.0 if request.dry_run else request.rate)
@@ -248,9 +250,9 @@ class DeadLetters:
         if named:
             log.info("dead letters ended", group=group, **named)
 
-    async def _redrive(self, place: Place, letters: Sequence[Letter]) -> list[Result]:
+    async def _redrive(self, place: ShardQueue, letters: Sequence[StoredDeadLetter]) -> list[Result]:
         results = {letter.offset: _result(letter, REDRIVEN) for letter in letters}
-        copies: list[tuple[Letter, bytes]] = []
+        copies: list[tuple[StoredDeadLetter, bytes]] = []
         for letter in letters:
             try:
                 copies.append((letter, record.encode(redriven(letter))))
@@ -274,7 +276,7 @@ class DeadLetters:
                 _fail(result, answer.faults[index])
         return list(results.values())
 
-    async def _discard(self, place: Place, letters: Sequence[Letter]) -> list[Result]:
+    async def _discard(self, place: ShardQueue, letters: Sequence[StoredDeadLetter]) -> list[Result]:
         request = store_pb2.DropDeadLettersRequest(letters=[_place(letter) for letter in letters])
         answer = await self._call(place.shard, "DropDeadLetters", request)
         return [
@@ -284,7 +286,7 @@ class DeadLetters:
 
     # --- walking --------------------------------------------------------------------------------------------------
 
-    async def _places(self, group: str) -> list[Place]:
+    async def _places(self, group: str) -> list[ShardQueue]:
         """Empty: the group never had a dead letter.
 
         Raises:
@@ -293,12 +295,12 @@ class DeadLetters:
         places = await self._places_of(dlq_topic(group))
         if not places and not await self._is_group(group):
             raise NotFound(f"group {group} does not exist", reason="GROUP_NOT_FOUND")
-        return [Place(*place) for place in places]
+        return [ShardQueue(*place) for place in places]
 
     async def _walk(
         self,
         criteria: LetterCriteria,
-        places: Sequence[Place],
+        places: Sequence[ShardQueue],
         start: tuple[int, int],
         ends: dict[int, int] | None = None,
     ) -> AsyncGenerator[Step, None]:
@@ -316,7 +318,9 @@ class DeadLetters:
                 offset, is_last = step.next_offset, step.is_last
                 yield step
 
-    async def _pull(self, place: Place, criteria: LetterCriteria, offset: int, ends: dict[int, int] | None) -> Step:
+    async def _pull(
+        self, place: ShardQueue, criteria: LetterCriteria, offset: int, ends: dict[int, int] | None
+    ) -> Step:
         answer = await self._pull_records(place, criteria, offset)
         if answer is None:
             return Step(place, is_last=True)
@@ -327,7 +331,7 @@ class DeadLetters:
         return Step(place, letters, answer.next_offset, len(seen), is_last)
 
     async def _pull_records(
-        self, place: Place, criteria: LetterCriteria, offset: int, *, before: int = 0, max_bytes: int = PULL_BYTES
+        self, place: ShardQueue, criteria: LetterCriteria, offset: int, *, before: int = 0, max_bytes: int = PULL_BYTES
     ) -> Any:
         """The store's answer; None: the queue has no dead letter yet. `before` above 0: backward."""
         request = store_pb2.PullDeadLettersRequest(
@@ -340,12 +344,12 @@ class DeadLetters:
         )
         return await self._ask(place, "PullDeadLetters", request)
 
-    async def _first_since(self, place: Place, group: str, at_ms: int) -> int:
+    async def _first_since(self, place: ShardQueue, group: str, at_ms: int) -> int:
         request = gateway_pb2.SearchOffsetRequest(topic=dlq_topic(group), queue=place.shard_queue, at_ms=at_ms)
         answer = await self._ask(place, "SearchOffset", request)
         return 0 if answer is None else int(answer.offset)
 
-    async def _ask(self, place: Place, method: str, request: Any) -> Any:
+    async def _ask(self, place: ShardQueue, method: str, request: Any) -> Any:
         """The answer; None: the shard does not know the queue, which becomes known with its first dead letter."""
         try:
             return await self._call(place.shard, method, request)
@@ -371,12 +375,12 @@ def check(given: consumer_pb2.DeadLetterFilter, request: Request | None = None) 
     refuse(violations)
 
 
-def _batches(letters: Sequence[Letter], count_max: int) -> Iterator[Sequence[Letter]]:
+def _batches(letters: Sequence[StoredDeadLetter], count_max: int) -> Iterator[Sequence[StoredDeadLetter]]:
     for first in range(0, len(letters), count_max):
         yield letters[first : first + count_max]
 
 
-def _result(letter: Letter, outcome: consumer_pb2.DeadLetterOutcome) -> Result:
+def _result(letter: StoredDeadLetter, outcome: consumer_pb2.DeadLetterOutcome) -> Result:
     place = letter.place
     return Result(message_id=letter.id, shard=place.shard, queue=place.queue, offset=letter.offset, outcome=outcome)
 
@@ -386,5 +390,5 @@ def _fail(result: Result, fault: message_pb2.Fault) -> None:
     result.fault.CopyFrom(fault)
 
 
-def _place(letter: Letter) -> store_pb2.DeadLetterPlace:
+def _place(letter: StoredDeadLetter) -> store_pb2.DeadLetterPlace:
     return store_pb2.DeadLetterPlace(topic=letter.record.topic, queue=letter.place.shard_queue, offset=letter.offset)

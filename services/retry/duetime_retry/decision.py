@@ -10,19 +10,19 @@ from duetime_core.errors import DataLoss, DueTimeError
 from duetime_core.rpc.calls import fault_of
 from duetime_core.telemetry.defects import defect
 from duetime_format import names, record
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.levels import DelayLevels
 
 from duetime_retry.deliveries import failed_delivery
 from duetime_retry.metrics import RetryMetrics
-from duetime_retry.policies import Policies, Rules, policy_for
+from duetime_retry.policies import Policies, RetryRules, policy_for
 from duetime_retry.policy import decide
-from duetime_retry.settling import Case, Settler
-from duetime_retry.topics import Topics
+from duetime_retry.settling import FailureCase, FailureSettler
+from duetime_retry.topics import GroupTopics
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailureDetails:
     """The details of a failure. `error` None: there are none, the lease ended."""
 
     error: consumer_pb2.HandlerError | None = None
@@ -37,8 +37,8 @@ class Decider:
     def __init__(
         self,
         policies: Policies,
-        topics: Topics,
-        settler: Settler,
+        topics: GroupTopics,
+        settler: FailureSettler,
         levels: DelayLevels,
         metrics: RetryMetrics,
         chance: Callable[[], float] = random.random,
@@ -51,7 +51,12 @@ class Decider:
         self._chance = chance
 
     async def deal_with(
-        self, shard: int, group: str, now_ms: int, leased: Sequence[store_pb2.LeasedRecord], failures: Sequence[Failure]
+        self,
+        shard: int,
+        group: str,
+        now_ms: int,
+        leased: Sequence[store_pb2.LeasedRecord],
+        failures: Sequence[FailureDetails],
     ) -> list[consumer_pb2.NackResult]:
         """Decides and settles a group's failed messages on a shard. Returns the result of each, in order; a fault of
         one harms no other."""
@@ -65,17 +70,22 @@ class Decider:
         return results
 
     async def _dealt_with(
-        self, shard: int, group: str, now_ms: int, leased: Sequence[store_pb2.LeasedRecord], failures: Sequence[Failure]
+        self,
+        shard: int,
+        group: str,
+        now_ms: int,
+        leased: Sequence[store_pb2.LeasedRecord],
+        failures: Sequence[FailureDetails],
     ) -> list[consumer_pb2.NackResult]:
         """Raises: DueTimeError: the database does not answer, so no message can be decided."""
         rules = await self._policies.of_group(group)
         origins = await self._origins(shard, leased)
         results = [consumer_pb2.NackResult(attempt=one.attempt) for one in leased]
-        cases: dict[int, Case] = {}
+        cases: dict[int, FailureCase] = {}
         for index, (one, failure) in enumerate(zip(leased, failures, strict=True)):
             try:
                 cases[index] = self._case(now_ms, one, failure, rules, origins.get((one.topic, one.queue)))
-            except Damaged as error:
+            except DamagedBytes as error:
                 results[index].fault.CopyFrom(fault_of(DataLoss(error.text)))
             except Exception as error:
                 # One odd message must not block the others of its group.
@@ -91,9 +101,14 @@ class Decider:
         return {place: await self._topics.queue_at(place[0], shard, place[1]) for place in places}
 
     def _case(
-        self, now_ms: int, leased: store_pb2.LeasedRecord, failure: Failure, rules: Rules, origin_queue: int | None
-    ) -> Case:
-        """Raises: Damaged."""
+        self,
+        now_ms: int,
+        leased: store_pb2.LeasedRecord,
+        failure: FailureDetails,
+        rules: RetryRules,
+        origin_queue: int | None,
+    ) -> FailureCase:
+        """Raises: DamagedBytes."""
         found = record.decode(leased.record)
         policy = policy_for(found, failure.policy, rules.policy, leased.max_attempts)
         decision = decide(
@@ -101,4 +116,4 @@ class Decider:
         )
         failed = failed_delivery(leased, found, origin_queue, now_ms, failure.error)
         # A lease of exhausted messages has no order of its own.
-        return Case(leased, failed, decision, stays=leased.ordered or rules.ordered)
+        return FailureCase(leased, failed, decision, stays=leased.ordered or rules.ordered)

@@ -2,10 +2,10 @@
 
 from duetime.v1 import consumer_pb2, store_pb2
 from duetime_format import attempts as histories
-from duetime_format.attempts import LEASE_EXPIRED, Attempt
+from duetime_format.attempts import LEASE_EXPIRED, AttemptFailure
 from duetime_format.record import Record
 
-from duetime_retry.copies import Failed, history_of
+from duetime_retry.copies import FailedMessage, history_of
 
 
 def failed_delivery(
@@ -14,7 +14,7 @@ def failed_delivery(
     origin_queue: int | None,
     failed_at_ms: int,
     error: consumer_pb2.HandlerError | None,
-) -> Failed:
+) -> FailedMessage:
     """`found`: the decoded record. `error` None: the last delivery was not reported; its lease ended like earlier ones.
 
     The history is that of the message's place, if it was retried in place, else that of its record. For a message
@@ -30,8 +30,8 @@ def failed_delivery(
         fresh = [pair for pair in fresh if pair not in noted and pair[1] >= latest_ms]
     # The deliveries before this one, or up to the last.
     first = max(leased.attempt - len(fresh) + (error is None), 1)
-    attempts = [Attempt(first + index, *pair, LEASE_EXPIRED) for index, pair in enumerate(fresh)]
+    attempts = [AttemptFailure(first + index, *pair, LEASE_EXPIRED) for index, pair in enumerate(fresh)]
     if error is not None:
         fields = (error.type, error.message, error.trace)
-        attempts.append(Attempt.of_error(leased.attempt, leased.received_at_ms, failed_at_ms, *fields))
-    return Failed(found, leased.attempt, history.with_attempts(attempts), origin_queue)
+        attempts.append(AttemptFailure.of_error(leased.attempt, leased.received_at_ms, failed_at_ms, *fields))
+    return FailedMessage(found, leased.attempt, history.with_attempts(attempts), origin_queue)

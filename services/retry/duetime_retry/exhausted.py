@@ -16,7 +16,7 @@ from duetime_core.clock import Clock
 from duetime_core.telemetry.defects import outcome
 from duetime_core.telemetry.logs import sparing
 
-from duetime_retry.decision import Decider, Failure
+from duetime_retry.decision import Decider, FailureDetails
 from duetime_retry.metrics import RetryMetrics
 from duetime_retry.settling import by_group
 from duetime_retry.stores import Stores
@@ -87,7 +87,7 @@ class Collector:
         self._metrics.exhausted.labels(str(self._shard)).inc(len(taken.leased))
         for group, leased in by_group(taken.leased).items():
             deal_with = partial(
-                self._decider.deal_with, self._shard, group, taken.now_ms, leased, [Failure()] * len(leased)
+                self._decider.deal_with, self._shard, group, taken.now_ms, leased, [FailureDetails()] * len(leased)
             )
             results, error = await outcome(deal_with, "settling exhausted messages", shard=self._shard, group=group)
             faults = [result.fault.message for result in results or () if result.HasField("fault")]

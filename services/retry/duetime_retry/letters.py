@@ -13,7 +13,7 @@ from duetime.v1 import consumer_pb2, message_pb2
 from duetime_core.errors import DueTimeError, InvalidArgument, Violation
 from duetime_core.rpc.attempts import failed_attempts
 from duetime_format import priority, record
-from duetime_format.attempts import History
+from duetime_format.attempts import AttemptHistory
 from duetime_format.limits import PROPERTIES_BYTES_MAX
 from duetime_format.names import DLQ_PREFIX, retry_topic
 from duetime_format.properties import decode_properties, number_of
@@ -29,7 +29,7 @@ class NotRedrivable(DueTimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ShardQueue:
     """A queue of %DLQ%group: its public number, its shard, and its number there."""
 
     queue: int
@@ -38,11 +38,11 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Letter:
+class StoredDeadLetter:
     """A dead letter and its place."""
 
     record: Record
-    place: Place
+    place: ShardQueue
     offset: int
 
     @cached_property
@@ -50,7 +50,7 @@ class Letter:
         return decode_properties(self.record.properties)
 
     @cached_property
-    def history(self) -> History:
+    def history(self) -> AttemptHistory:
         return history_of(self.record)
 
     @property
@@ -112,11 +112,11 @@ class LetterCriteria:
             given.topic,
         )
 
-    def is_past(self, letter: Letter) -> bool:
+    def is_past(self, letter: StoredDeadLetter) -> bool:
         """Whether the letter, and so all after it in its queue, died after the requested time."""
         return 0 < self.to_ms < letter.record.stored_at_ms
 
-    def fits(self, letter: Letter) -> bool:
+    def fits(self, letter: StoredDeadLetter) -> bool:
         if letter.record.stored_at_ms < self.from_ms or self.is_past(letter):
             return False
         if self.ids and letter.id not in self.ids:
@@ -131,16 +131,16 @@ class LetterCriteria:
         return not self.error or self.error in letter.error.casefold()
 
 
-def split(records: bytes, offsets: list[int], place: Place) -> Iterator[Letter]:
+def split(records: bytes, offsets: list[int], place: ShardQueue) -> Iterator[StoredDeadLetter]:
     """Letters of whole records stored back to back."""
     at = 0
     for offset in offsets:
         found = record.decode(records, at, check_crc=False)
-        yield Letter(found, place, offset)
+        yield StoredDeadLetter(found, place, offset)
         at += found.size
 
 
-def redriven(letter: Letter) -> Record:
+def redriven(letter: StoredDeadLetter) -> Record:
     """The record for %RETRY%group that delivers the message to its group once more, at once and with all its attempts.
 
     Raises:
@@ -159,7 +159,7 @@ def redriven(letter: Letter) -> Record:
     return copy
 
 
-def dead_letter_of(letter: Letter) -> consumer_pb2.DeadLetter:
+def dead_letter_of(letter: StoredDeadLetter) -> consumer_pb2.DeadLetter:
     """The dead letter in the contract's form."""
     found, names = letter.record, letter.properties
     queue, offset = letter.origin
@@ -192,7 +192,7 @@ def dead_letter_of(letter: Letter) -> consumer_pb2.DeadLetter:
     )
 
 
-def group_of(letter: Letter) -> str:
+def group_of(letter: StoredDeadLetter) -> str:
     return letter.record.topic.removeprefix(DLQ_PREFIX)
 
 

@@ -17,7 +17,7 @@ from duetime_core.rpc.calls import fault_of
 from duetime_format import limits, receipts
 from duetime_format.errors import within
 
-from duetime_retry.decision import Decider, Failure
+from duetime_retry.decision import Decider, FailureDetails
 from duetime_retry.metrics import RetryMetrics
 from duetime_retry.settling import EXPIRED, OK
 from duetime_retry.stores import UNAVAILABLE, Stores
@@ -65,7 +65,7 @@ class Nacks:
         return [results[nack.receipt] for nack in request.nacks]
 
     async def _nack_shard(
-        self, shard: int, group: str, asked: Sequence[bytes], failures: Mapping[bytes, Failure]
+        self, shard: int, group: str, asked: Sequence[bytes], failures: Mapping[bytes, FailureDetails]
     ) -> dict[bytes, Result]:
         results: dict[bytes, Result] = {}
         # Sorted by lease and offset, which follow the shard in a receipt: if one call does not reach all of an ordered
@@ -106,8 +106,8 @@ class Nacks:
         return result
 
 
-def _failure_of(nack: consumer_pb2.Nack, policy: RetryPolicy | None) -> Failure:
-    return Failure(nack.error, policy, nack.delay_ms if nack.HasField("delay_ms") else None, nack.reject)
+def _failure_of(nack: consumer_pb2.Nack, policy: RetryPolicy | None) -> FailureDetails:
+    return FailureDetails(nack.error, policy, nack.delay_ms if nack.HasField("delay_ms") else None, nack.reject)
 
 
 def delay_violations(nack: consumer_pb2.Nack) -> list[Violation]:

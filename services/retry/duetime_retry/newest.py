@@ -5,28 +5,28 @@ import heapq
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from duetime_retry.letters import Letter, LetterCriteria, Place
+from duetime_retry.letters import LetterCriteria, ShardQueue, StoredDeadLetter
 
 # Above every offset.
 END = 10**18 - 1
 
 # pull(place, offset, before, max_bytes): letters of a queue from `offset` to before `before`, oldest first, and the
 # `before` of the next pull, which is at most `offset` after the last.
-Pull = Callable[[Place, int, int, int], Awaitable[tuple[Sequence[Letter], int]]]
+Pull = Callable[[ShardQueue, int, int, int], Awaitable[tuple[Sequence[StoredDeadLetter], int]]]
 # bound(place, time in Unix ms): the first offset of a queue at that time.
-Bound = Callable[[Place, int], Awaitable[int]]
+Bound = Callable[[ShardQueue, int], Awaitable[int]]
 
 
 @dataclass
 class _Tail:
     """The unread part of a queue, down to the offset `first`."""
 
-    place: Place
+    place: ShardQueue
     # The next pull ends before it.
     before: int
     first: int = 0
     # Pulled ones, oldest first.
-    letters: list[Letter] = field(default_factory=list)
+    letters: list[StoredDeadLetter] = field(default_factory=list)
 
 
 class NewestFirst:
@@ -41,7 +41,7 @@ class NewestFirst:
         self._tails: list[_Tail] = []
         self._heap: list[tuple[int, int]] = []
 
-    async def start(self, places: Sequence[Place], cursors: Mapping[int, int] | None) -> None:
+    async def start(self, places: Sequence[ShardQueue], cursors: Mapping[int, int] | None) -> None:
         """Starts at the end, or at `cursors` of an earlier walk. Raises: DueTimeError: a shard does not answer."""
         places = [place for place in places if cursors is None or place.queue in cursors]
         self._tails = [_Tail(place, cursors[place.queue] if cursors else END) for place in places]
@@ -50,7 +50,7 @@ class NewestFirst:
         heapq.heapify(self._heap)
 
     @property
-    def newest(self) -> Letter | None:
+    def newest(self) -> StoredDeadLetter | None:
         """The newest letter that was not taken, whether it fits the filter or not; None: none is left."""
         return self._tails[self._heap[0][1]].letters[-1] if self._heap else None
 

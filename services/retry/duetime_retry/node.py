@@ -16,7 +16,7 @@ from duetime_core.rpc.probes import Health
 from duetime_core.rpc.serving import Server, make_channel
 from prometheus_client import CollectorRegistry
 
-from duetime_retry.dead_letters import DeadLetters
+from duetime_retry.dead_letters import DeadLetterOperations
 from duetime_retry.decision import Decider
 from duetime_retry.exhausted import Collector
 from duetime_retry.metrics import RetryMetrics
@@ -25,20 +25,20 @@ from duetime_retry.policies import Policies
 from duetime_retry.send_back import SendBacks
 from duetime_retry.service import RetryService
 from duetime_retry.settings import RetrySettings
-from duetime_retry.settling import Settler
+from duetime_retry.settling import FailureSettler
 from duetime_retry.stores import Stores
-from duetime_retry.topics import Topics
+from duetime_retry.topics import GroupTopics
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
+class _RetryParts:
     """The parts of a retry service."""
 
     server: Server
     channels: list[grpc.aio.Channel]
-    dead_letters: DeadLetters
+    dead_letters: DeadLetterOperations
     collectors: list[Collector]
 
 
@@ -54,7 +54,7 @@ class RetryNode:
         self._metrics = RetryMetrics(self.registry)
         self._database = Database(settings.database_url, self.registry)
         self._trail = Trail("retry", self._database, clock, self.registry)
-        self._made: _Parts | None = None
+        self._made: _RetryParts | None = None
         self._loops: asyncio.Task[None] | None = None
 
     @property
@@ -67,15 +67,15 @@ class RetryNode:
             raise RuntimeError("the node is not started")
         return self._made.server.health
 
-    def _make_parts(self) -> _Parts:
+    def _make_parts(self) -> _RetryParts:
         settings, metrics = self._settings, self._metrics
         credentials = settings.credentials(self.registry)
         channels = {shard: make_channel(address, credentials) for shard, address in settings.store_addresses.items()}
         stores = Stores(channels, settings.store_timeout_ms)
-        topics = Topics(self._database, self._clock, stores.put_topic, stores.has_topic)
-        settler = Settler(stores, topics, settings.levels, metrics)
+        topics = GroupTopics(self._database, self._clock, stores.put_topic, stores.has_topic)
+        settler = FailureSettler(stores, topics, settings.levels, metrics)
         decider = Decider(Policies(self._database, self._clock), topics, settler, settings.levels, metrics)
-        letters = DeadLetters(
+        letters = DeadLetterOperations(
             stores.call, topics.places, topics.is_group, topics.ensure, self._clock, metrics.letters_ended
         )
         traffic = Traffic(settings.traffic_limits, self.registry)
@@ -91,7 +91,7 @@ class RetryNode:
         )
         retry_pb2_grpc.add_RetryServicer_to_server(service, server.grpc)  # type: ignore[no-untyped-call]
         collectors = [Collector(shard, stores, decider, self._clock, metrics) for shard in stores.shards]
-        return _Parts(server, list(channels.values()), letters, collectors)
+        return _RetryParts(server, list(channels.values()), letters, collectors)
 
     async def start(self) -> None:
         await self._database.start(despite=OUTAGES)

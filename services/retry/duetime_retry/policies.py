@@ -23,7 +23,7 @@ _OWN = record.RETRY.encode()
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class RetryRules:
     """The retry rules of a group. A group that was never created has RocketMQ's table as default."""
 
     policy: RetryPolicy = field(default_factory=lambda: retry_policy.completed(RetryPolicy()))
@@ -37,9 +37,9 @@ class Policies:
         self._database = database
         self._clock = clock
         # Expiry time and rules, by group.
-        self._kept: dict[str, tuple[float, Rules]] = {}
+        self._kept: dict[str, tuple[float, RetryRules]] = {}
 
-    async def of_group(self, group: str) -> Rules:
+    async def of_group(self, group: str) -> RetryRules:
         """The group's rules. While the database does not answer, those read last apply.
 
         Raises:
@@ -58,10 +58,10 @@ class Policies:
     def _note(self, group: str, row: GroupModel | None) -> None:
         self._keep(group, row)
 
-    def _keep(self, group: str, row: GroupModel | None) -> Rules:
-        rules = Rules()
+    def _keep(self, group: str, row: GroupModel | None) -> RetryRules:
+        rules = RetryRules()
         if row is not None:
-            rules = Rules(parsed(row.retry) or rules.policy, row.ordered)
+            rules = RetryRules(parsed(row.retry) or rules.policy, row.ordered)
         if len(self._kept) >= _GROUPS_MAX:
             self._kept.clear()
         self._kept[group] = self._clock.monotonic_ms() + KEPT_MS, rules

@@ -33,13 +33,13 @@ class Redeliver:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
+class DeadLetterDecision:
     """The message is not redelivered, for this `reason`."""
 
     reason: str
 
 
-Decision = Redeliver | DeadLetter
+Decision = Redeliver | DeadLetterDecision
 
 
 def decide(
@@ -54,9 +54,9 @@ def decide(
     """The decision after the failed delivery `attempt`, from 1. `policy` is complete (retry_policy.completed); `chance`
     in [0, 1)."""
     if reject:
-        return DeadLetter(REJECTED)
+        return DeadLetterDecision(REJECTED)
     if attempt >= policy.max_attempts:
-        return DeadLetter(ATTEMPTS_EXHAUSTED)
+        return DeadLetterDecision(ATTEMPTS_EXHAUSTED)
     return Redeliver(backoff_ms(attempt, policy, levels, chance) if delay_ms is None else delay_ms)
 
 
@@ -64,7 +64,7 @@ def decide_sent_back(attempts: int, level: int | None, attempts_max: int | None,
     """SendBack's decision, in RocketMQ's terms: `attempts` and `attempts_max` count retries, not deliveries, and a
     level below 0 asks for the dead letters. None: the defaults."""
     if attempts >= (ATTEMPTS_DEFAULT if attempts_max is None else attempts_max):
-        return DeadLetter(ATTEMPTS_EXHAUSTED)
+        return DeadLetterDecision(ATTEMPTS_EXHAUSTED)
     if level is not None and level < 0:
-        return DeadLetter(REJECTED)
+        return DeadLetterDecision(REJECTED)
     return Redeliver(levels.delay_at_most_ms(level or LEVELS_BEFORE_FIRST + 1 + attempts))

@@ -12,12 +12,12 @@ from duetime_format.errors import within
 from duetime_format.levels import DelayLevels
 from duetime_format.texts import shown
 
-from duetime_retry.copies import Failed, NoRoom, dead_letter, history_of, id_of, retry_copy
+from duetime_retry.copies import FailedMessage, NoRoom, dead_letter, history_of, id_of, retry_copy
 from duetime_retry.delays import Wait, wait_of
 from duetime_retry.metrics import RetryMetrics
-from duetime_retry.policy import DeadLetter, decide_sent_back
+from duetime_retry.policy import DeadLetterDecision, decide_sent_back
 from duetime_retry.stores import Stores
-from duetime_retry.topics import Topics
+from duetime_retry.topics import GroupTopics
 
 log = sparing()
 
@@ -25,7 +25,7 @@ log = sparing()
 class SendBacks:
     """Answers SendBack."""
 
-    def __init__(self, topics: Topics, stores: Stores, levels: DelayLevels, metrics: RetryMetrics) -> None:
+    def __init__(self, topics: GroupTopics, stores: Stores, levels: DelayLevels, metrics: RetryMetrics) -> None:
         self._topics = topics
         self._stores = stores
         self._levels = levels
@@ -41,10 +41,10 @@ class SendBacks:
             request.max_attempts if request.HasField("max_attempts") else None,
             self._levels,
         )
-        failed = Failed(found, found.reconsume_times + 1, history_of(found), request.queue)
+        failed = FailedMessage(found, found.reconsume_times + 1, history_of(found), request.queue)
         message_id = id_of(found)
         wait = Wait()
-        if isinstance(decision, DeadLetter):
+        if isinstance(decision, DeadLetterDecision):
             topic = names.dlq_topic(request.group)
             copy = dead_letter(failed, request.group, decision.reason, request.token)
         else:
@@ -58,7 +58,7 @@ class SendBacks:
         due_at_ms, is_repeated = await self._stores.put(shard, record.encode(copy.record))
         if is_repeated:
             self._metrics.sent_back.labels("repeated").inc()
-        elif isinstance(decision, DeadLetter):
+        elif isinstance(decision, DeadLetterDecision):
             self._metrics.sent_back.labels("dead_letter").inc()
             self._metrics.dead_letters.labels(decision.reason).inc()
             log.info("dead letter", group=request.group, message_id=message_id, reason=decision.reason)
@@ -67,7 +67,7 @@ class SendBacks:
             self._metrics.retries.labels("level").inc()
         return retry_pb2.SendBackResponse(
             topic=topic,
-            dead=isinstance(decision, DeadLetter),
+            dead=isinstance(decision, DeadLetterDecision),
             delay_level=wait.level,
             deliver_at_ms=due_at_ms,
             attempt=copy.record.reconsume_times,

@@ -7,7 +7,7 @@ from duetime.v1 import consumer_pb2, retry_pb2, retry_pb2_grpc
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_format.admission import group_violations
 
-from duetime_retry.dead_letters import DeadLetters
+from duetime_retry.dead_letters import DeadLetterOperations
 from duetime_retry.nacks import Nacks, nack_violations
 from duetime_retry.send_back import SendBacks, send_back_violations
 
@@ -15,7 +15,7 @@ from duetime_retry.send_back import SendBacks, send_back_violations
 class RetryService(retry_pb2_grpc.RetryServicer):
     """See proto/duetime/v1/retry.proto."""
 
-    def __init__(self, send_backs: SendBacks, nacks: Nacks, dead_letters: DeadLetters) -> None:
+    def __init__(self, send_backs: SendBacks, nacks: Nacks, dead_letters: DeadLetterOperations) -> None:
         self._send_backs = send_backs
         self._nacks = nacks
         self._dead_letters = dead_letters

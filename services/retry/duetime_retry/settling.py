@@ -23,12 +23,12 @@ from duetime_format import attempts as histories
 from duetime_format import names, record
 from duetime_format.levels import DelayLevels
 
-from duetime_retry.copies import Copy, Failed, NoRoom, dead_letter, id_of, retry_copy
+from duetime_retry.copies import FailedMessage, FailureCopy, NoRoom, dead_letter, id_of, retry_copy
 from duetime_retry.delays import wait_of
 from duetime_retry.metrics import RetryMetrics
-from duetime_retry.policy import DeadLetter, Decision, Redeliver
+from duetime_retry.policy import DeadLetterDecision, Decision, Redeliver
 from duetime_retry.stores import Stores
-from duetime_retry.topics import Topics
+from duetime_retry.topics import GroupTopics
 
 log = sparing()
 
@@ -38,11 +38,11 @@ OK, EXPIRED = consumer_pb2.RECEIPT_STATUS_OK, consumer_pb2.RECEIPT_STATUS_EXPIRE
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class FailureCase:
     """A failed message and the decision about it."""
 
     leased: store_pb2.LeasedRecord
-    failed: Failed
+    failed: FailedMessage
     decision: Decision
     # Whether it keeps its place, in an ordered group.
     stays: bool = False
@@ -53,24 +53,26 @@ class _Put:
     """A case's copy, on its way."""
 
     index: int
-    case: Case
+    case: FailureCase
     encoded: bytes
-    copy: Copy
+    copy: FailureCopy
     # Time of its redelivery, if the store does not return it.
     at_ms: int = 0
     way: str = ""
 
 
-class Settler:
+class FailureSettler:
     """Settles cases of one shard and one group at a time."""
 
-    def __init__(self, stores: Stores, topics: Topics, levels: DelayLevels, metrics: RetryMetrics) -> None:
+    def __init__(self, stores: Stores, topics: GroupTopics, levels: DelayLevels, metrics: RetryMetrics) -> None:
         self._stores = stores
         self._topics = topics
         self._levels = levels
         self._metrics = metrics
 
-    async def settle(self, shard: int, group: str, now_ms: int, cases: Sequence[Case]) -> list[consumer_pb2.NackResult]:
+    async def settle(
+        self, shard: int, group: str, now_ms: int, cases: Sequence[FailureCase]
+    ) -> list[consumer_pb2.NackResult]:
         """Returns the result of each case, in order; `now_ms`: the shard's clock when the leases were read."""
         began_ns = time_ns()
         results = [consumer_pb2.NackResult(attempt=case.leased.attempt) for case in cases]
@@ -92,7 +94,7 @@ class Settler:
                 puts = [put for put in puts if not put.case.stays]
         for topic in (names.retry_topic(group), names.dlq_topic(group)):
             dead = topic == names.dlq_topic(group)
-            same = [put for put in puts if isinstance(put.case.decision, DeadLetter) == dead]
+            same = [put for put in puts if isinstance(put.case.decision, DeadLetterDecision) == dead]
             try:
                 if same:
                     await self._topics.ensure(topic, shard)
@@ -104,9 +106,9 @@ class Settler:
             _trace(tracing.active, group, cases, results, began_ns)
         return results
 
-    def _put_of(self, index: int, group: str, case: Case, now_ms: int) -> _Put | None:
+    def _put_of(self, index: int, group: str, case: FailureCase, now_ms: int) -> _Put | None:
         """The case's copy; None: it has to wait in its place."""
-        if isinstance(case.decision, DeadLetter):
+        if isinstance(case.decision, DeadLetterDecision):
             copy = dead_letter(case.failed, group, case.decision.reason)
             return _Put(index, case, record.encode(copy.record), copy)
         if case.stays:
@@ -128,7 +130,7 @@ class Settler:
         self,
         shard: int,
         group: str,
-        cases: Sequence[Case],
+        cases: Sequence[FailureCase],
         indices: list[int],
         results: list[consumer_pb2.NackResult],
     ) -> None:
@@ -176,7 +178,7 @@ class Settler:
     def _fill_result(self, group: str, put: _Put, at_ms: int, result: consumer_pb2.NackResult) -> None:
         decision = put.case.decision
         result.stored_bytes = len(put.copy.record.body)
-        if isinstance(decision, DeadLetter):
+        if isinstance(decision, DeadLetterDecision):
             result.dead = True
             self._metrics.dead_letters.labels(decision.reason).inc()
             log.info(
@@ -203,9 +205,9 @@ class Settler:
 
 
 def _trace(
-    active: tracing.Tracing,
+    active: tracing.ProcessTracer,
     group: str,
-    cases: Sequence[Case],
+    cases: Sequence[FailureCase],
     results: Sequence[consumer_pb2.NackResult],
     began_ns: int,
 ) -> None:
@@ -224,7 +226,7 @@ def _fail(indices: Sequence[int], error: DueTimeError, results: list[consumer_pb
         results[index].fault.CopyFrom(fault_of(error))
 
 
-def _place_of(numbered: tuple[int, Case]) -> tuple[str, int, int]:
+def _place_of(numbered: tuple[int, FailureCase]) -> tuple[str, int, int]:
     leased = numbered[1].leased
     return leased.topic, leased.queue, leased.offset
 

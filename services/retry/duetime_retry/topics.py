@@ -21,7 +21,7 @@ Has = Callable[[int, str], Awaitable[bool]]
 Place = tuple[int, int]
 
 
-class Topics:
+class GroupTopics:
     """Places by (topic, queue): a queue never moves, so found ones are kept."""
 
     def __init__(self, database: Database, clock: Clock, announce: Announce, has: Has) -> None:

@@ -7,7 +7,7 @@ from duetime.v1 import store_pb2
 from duetime_core.telemetry.defects import defect
 from duetime_core.telemetry.logs import sparing
 from duetime_core.telemetry.traces import name_of
-from duetime_format.restore import Entries, Unrestorable, quarantine, quickest_run, restore
+from duetime_format.restore import PulledEntries, UnrestorableEntry, quarantine, quickest_run, restore
 from duetime_format.units import Ints
 from duetime_format.view import quickest_split
 
@@ -28,7 +28,7 @@ class EntryBatch:
     Single entries and records are cut out only if one of them has a fault.
     """
 
-    entries: Entries
+    entries: PulledEntries
     records: bytes = b""
     # Cursor of the next pull, from the store.
     next: bytes = b""
@@ -87,11 +87,13 @@ def make_batch(lane: int, due: store_pb2.PullDueResponse) -> EntryBatch:
     if due.kept_count:
         if len(due.entries) not in (0, due.kept_count):
             raise OutOfStep(f"{len(due.entries)} entries, {due.kept_count} of which are kept")
-        return EntryBatch(Entries(lane, _numbers(due, due.kept_count), b"", [], []), next=due.next, is_kept=True)
+        return EntryBatch(PulledEntries(lane, _numbers(due, due.kept_count), b"", [], []), next=due.next, is_kept=True)
     count = len(due.sizes)
     if len(due.due_at_ms) != count or len(due.entries) not in (0, count):
         raise OutOfStep(f"{len(due.entries)} entries and {len(due.due_at_ms)} due times for {count} records")
-    batch = EntryBatch(Entries(lane, _numbers(due, count), due.records, due.sizes[:], due.due_at_ms[:]), next=due.next)
+    batch = EntryBatch(
+        PulledEntries(lane, _numbers(due, count), due.records, due.sizes[:], due.due_at_ms[:]), next=due.next
+    )
     parts: list[bytes] = []
     index = 0
     while index < batch.count:
@@ -111,7 +113,7 @@ def _numbers(due: store_pb2.PullDueResponse, count: int) -> Ints:
     return np.array(due.entries, np.int64) if due.entries else np.arange(first, first + count)
 
 
-def _run(entries: Entries, index: int) -> tuple[bytes, int]:
+def _run(entries: PulledEntries, index: int) -> tuple[bytes, int]:
     """As `quickest_run`; if that fails for an unknown reason, the entries are inspected one by one."""
     try:
         return quickest_run(entries, index)
@@ -124,9 +126,9 @@ def _inspect(batch: EntryBatch, index: int, due: store_pb2.PullDueResponse) -> b
     """Restores or quarantines an entry that the quick way rejected. Returns its record."""
     try:
         if not batch.entries.sizes[index]:
-            raise Unrestorable(_damage(due, index))
+            raise UnrestorableEntry(_damage(due, index))
         return restore(batch.entries.entry(index))
-    except Unrestorable as error:
+    except UnrestorableEntry as error:
         return batch.quarantine_record(index, str(error))
     except MemoryError:
         raise

@@ -19,7 +19,7 @@ from time import perf_counter, time_ns
 import grpc
 from duetime.v1 import store_pb2, store_pb2_grpc
 from duetime_core.clock import Clock
-from duetime_core.rpc.calls import Unreadable, readable
+from duetime_core.rpc.calls import UnreadableAnswer, readable
 from duetime_core.telemetry import tracing
 from duetime_core.telemetry.defects import defect
 from duetime_core.telemetry.logs import sparing
@@ -54,7 +54,7 @@ _DUPLICATE = store_pb2.PUT_STATUS_DUPLICATE
 _CANCELLED = store_pb2.PUT_STATUS_CANCELLED
 
 
-class Overtaken(OutOfStep):
+class EarlierEntryArrived(OutOfStep):
     """An entry has arrived that falls due before those being put."""
 
 
@@ -109,12 +109,12 @@ class Restorer:
         while True:
             try:
                 await self._serve()
-            except Overtaken:
+            except EarlierEntryArrived:
                 self._overtaken_at_ms = self._clock.monotonic_ms()
                 self._overtaken_count += 1
                 if self._overtaken_count <= OVERTAKEN_COUNT_MAX:
                     continue
-            except (OutOfStep, Unreadable) as error:
+            except (OutOfStep, UnreadableAnswer) as error:
                 log.warning("lane out of step", shard=self._shard, lane=self._level, reason=str(error))
             except grpc.aio.AioRpcError as error:
                 log.warning(
@@ -275,7 +275,7 @@ class Restorer:
                 text = f"{name} at entry {batch.entries.numbers[index]}, watermark {answer.watermark}"
                 # New entries of a level always come after all others.
                 is_overtaken = status == store_pb2.PUT_STATUS_GAP and is_timer_lane(self._level)
-                raise Overtaken(text) if is_overtaken else OutOfStep(text)
+                raise EarlierEntryArrived(text) if is_overtaken else OutOfStep(text)
             if status == _REFUSED:
                 self._need_records(batch, answer.faults[index - first].message)
                 batch.quarantine(index, f"the store rejected it: {answer.faults[index - first].message}")
@@ -294,7 +294,7 @@ class Restorer:
             self._needs_records = True
             raise OutOfStep(f"the store rejects a record that it keeps: {refusal}")
 
-    def _trace(self, active: tracing.Tracing, landed: Flight) -> None:
+    def _trace(self, active: tracing.ProcessTracer, landed: Flight) -> None:
         """Makes spans of the messages restored now."""
         entries = landed.batch.entries
         lane = {"duetime.shard": self._shard, "duetime.lane": self._level}

@@ -22,7 +22,7 @@ from prometheus_client import CollectorRegistry
 from duetime_scheduler.leases import LaneLeases
 from duetime_scheduler.metrics import SchedulerMetrics
 from duetime_scheduler.service import ACTS, SchedulerService
-from duetime_scheduler.serving import Serving
+from duetime_scheduler.serving import LaneSupervisor
 from duetime_scheduler.settings import SchedulerSettings
 from duetime_scheduler.sharing import LaneKey
 
@@ -34,12 +34,12 @@ DATABASE_WAIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
+class _SchedulerParts:
     """The parts of a scheduler."""
 
     server: Server
     channels: list[grpc.aio.Channel]
-    serving: Serving
+    serving: LaneSupervisor
 
 
 def make_member_id() -> str:
@@ -60,7 +60,7 @@ class SchedulerNode:
         self._metrics = SchedulerMetrics(self.registry)
         self._database = Database(settings.database_url, self.registry)
         self._trail = Trail("scheduler", self._database, clock, self.registry)
-        self._made: _Parts | None = None
+        self._made: _SchedulerParts | None = None
         self._loops: asyncio.Task[None] | None = None
 
     @property
@@ -77,12 +77,12 @@ class SchedulerNode:
         return self._parts.serving.held
 
     @property
-    def _parts(self) -> _Parts:
+    def _parts(self) -> _SchedulerParts:
         if self._made is None:
             raise RuntimeError("the node is not started")
         return self._made
 
-    def _make_parts(self) -> _Parts:
+    def _make_parts(self) -> _SchedulerParts:
         settings = self._settings
         credentials = settings.credentials(self.registry)
         channels = {shard: make_channel(address, credentials) for shard, address in settings.store_addresses.items()}
@@ -94,7 +94,7 @@ class SchedulerNode:
         leases = LaneLeases(
             self._database, watch, self.member_id, lambda: f"{settings.host}:{self.port}", self._clock.now_ms()
         )
-        serving = Serving(settings, self.member_id, stores, self._database, leases, self._clock, self._metrics)
+        serving = LaneSupervisor(settings, self.member_id, stores, self._database, leases, self._clock, self._metrics)
         server = Server(
             ["duetime.v1.Scheduler"],
             CALLS_IN_FLIGHT_MAX,
@@ -105,7 +105,7 @@ class SchedulerNode:
         )
         service = SchedulerService(self._database, serving.set_paused)
         scheduler_pb2_grpc.add_SchedulerServicer_to_server(service, server.grpc)  # type: ignore[no-untyped-call]
-        return _Parts(server, list(channels.values()), serving)
+        return _SchedulerParts(server, list(channels.values()), serving)
 
     async def start(self) -> None:
         parts = self._made = self._make_parts()
@@ -116,7 +116,7 @@ class SchedulerNode:
         await asyncio.wait({looked, self._loops}, timeout=DATABASE_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
         looked.cancel()
 
-    async def _run(self, parts: _Parts) -> None:
+    async def _run(self, parts: _SchedulerParts) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(parts.serving.run())
             tasks.create_task(self._trail.run())

@@ -19,12 +19,12 @@ from duetime_scheduler.metrics import SchedulerMetrics
 from duetime_scheduler.offsets import LaneOffsets, OffsetTable, read_offsets
 from duetime_scheduler.settings import SchedulerSettings
 from duetime_scheduler.sharing import LaneKey, names
-from duetime_scheduler.stand_ins import Known, StandIns
+from duetime_scheduler.stand_ins import LeaseKnowledge, StandInLanes
 
 log = structlog.get_logger()
 
 
-class Serving:
+class LaneSupervisor:
     """Tracks this scheduler's lanes, and has each of them served by a restorer."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Serving:
         self._metrics = metrics
         self._timeout_s = settings.store_timeout_ms / 1000
         self._table = OffsetTable(database, member_id)
-        self._stand_ins = StandIns(
+        self._stand_ins = StandInLanes(
             stores,
             member_id,
             self._known,
@@ -159,9 +159,9 @@ class Serving:
         if tick.held - before.held and not self._publish_now.done():
             self._publish_now.set_result(None)
 
-    def _known(self) -> Known:
+    def _known(self) -> LeaseKnowledge:
         is_fresh = self._clock.monotonic_ms() < self._ticked_at_ms + self._settings.lease_ms
-        return Known(self._tick.held, self._tick.paused, is_fresh)
+        return LeaseKnowledge(self._tick.held, self._tick.paused, is_fresh)
 
     def _has_lease(self, key: LaneKey) -> bool:
         known = self._known()

@@ -24,7 +24,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class LeaseKnowledge:
     """A scheduler's knowledge of leases: those held at its last tick, the paused lanes, and whether that tick is recent
     enough to rely on."""
 
@@ -33,14 +33,14 @@ class Known:
     is_fresh: bool
 
 
-class StandIns:
+class StandInLanes:
     """The lanes taken without a lease, and those left although their lease was held."""
 
     def __init__(
         self,
         stores: Mapping[int, store_pb2_grpc.StoreStub],
         me: str,
-        known: Callable[[], Known],
+        known: Callable[[], LeaseKnowledge],
         changed: Callable[[], None],
         clock: Clock,
         metrics: SchedulerMetrics,

@@ -24,7 +24,7 @@ from duetime_format.record import Record, encode, with_crc_mark
 from duetime_store.files.worker import FileWorker
 from duetime_store.groups.retries import WaitingRetries
 from duetime_store.groups.topic_readers import TopicReaders
-from duetime_store.pending.backlog import Backlog
+from duetime_store.pending.backlog import BacklogCounter
 from duetime_store.queues.deletions import sweep
 from duetime_store.queues.topics import TopicFile, check_topic
 from duetime_store.recovery.checkpointer import Checkpointer
@@ -48,7 +48,7 @@ class TopicCalls:
         store: Store,
         topics: TopicFile,
         readers: TopicReaders,
-        backlog: Backlog,
+        backlog: BacklogCounter,
         retries: WaitingRetries,
         flusher: Flusher,
         checkpointer: Checkpointer,

@@ -132,7 +132,7 @@ class Exporter:
         check(path, offset, length)
         self._check_serving()
         self._seats.take(caller)
-        file = _File(self._threads, self._root, path)
+        file = _StreamedFile(self._threads, self._root, path)
         try:
             end = written_bytes(path, await file.open(), self._store.durable_end)
             end = min(end, offset + length) if length else end
@@ -217,7 +217,7 @@ def _walk(folder: str, prefix: str, below: int) -> Iterator[tuple[str, int]]:
                 yield path, entry.stat(follow_symlinks=False).st_size
 
 
-class _File:
+class _StreamedFile:
     """One file below a directory, opened and read on a thread, by one caller at a time."""
 
     def __init__(self, threads: ThreadPoolExecutor, root: Path, path: str) -> None:

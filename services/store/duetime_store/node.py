@@ -21,9 +21,9 @@ from duetime_store.files.reserve import Reserve
 from duetime_store.files.worker import FileWorker
 from duetime_store.lanes.alarm import ShardClock
 from duetime_store.metrics import StoreMetrics
-from duetime_store.parts import Base, StoreParts, Threads, make_parts
-from duetime_store.reading.turns import Turns
-from duetime_store.recovery.recovery import Opened, Report, open_store
+from duetime_store.parts import FileThreads, StoreBase, StoreParts, make_parts
+from duetime_store.reading.turns import ScanTurns
+from duetime_store.recovery.recovery import OpenedStore, RecoveryReport, open_store
 from duetime_store.service import SERVICE_NAME, StoreService
 from duetime_store.settings import StoreSettings
 from duetime_store.writing.store import Store
@@ -37,7 +37,7 @@ Part = TypeVar("Part")
 
 
 @dataclass(frozen=True, slots=True)
-class _Serving:
+class _ServingNode:
     """A serving node: its server, and the task that all loops run in."""
 
     server: Server
@@ -55,11 +55,11 @@ class StoreNode:
         self._clock = clock
         self._disk = disk or Disk()
         self._metrics = StoreMetrics(self.registry)
-        self._threads = Threads()
+        self._threads = FileThreads()
         self._directory: StoreDirectory | None = None
-        self._report: Report | None = None
+        self._report: RecoveryReport | None = None
         self._parts: StoreParts | None = None
-        self._serving: _Serving | None = None
+        self._serving: _ServingNode | None = None
         self._service: StoreService | None = None
         self._stopping = False
 
@@ -81,7 +81,7 @@ class StoreNode:
         return self.parts.store
 
     @property
-    def report(self) -> Report:
+    def report(self) -> RecoveryReport:
         """Findings of recovery."""
         return self._started(self._report)
 
@@ -124,7 +124,7 @@ class StoreNode:
         opened = open_store(directory, settings, ShardClock(self._clock), self._threads.orders)
         self._report = opened.report
         self._log_recovery(opened)
-        base = Base(
+        base = StoreBase(
             settings,
             self._clock,
             self._disk,
@@ -134,7 +134,7 @@ class StoreNode:
             directory,
             reserve,
             FileWorker(directory, self._threads.checkpoint),
-            Turns(),
+            ScanTurns(),
         )
         parts = self._parts = make_parts(base, opened)
         # Leases that recovery reopened are journaled.
@@ -147,7 +147,7 @@ class StoreNode:
         border = BorderParts(parts.traffic)
         limit = settings.calls_in_flight_max
         server = Server([SERVICE_NAME], limit, self.registry, credentials=credentials, parts=border)
-        self._serving = _Serving(server, asyncio.create_task(self._run(parts, server)))
+        self._serving = _ServingNode(server, asyncio.create_task(self._run(parts, server)))
         await self._serve(parts, server, directory.config)
 
     async def _serve(self, parts: StoreParts, server: Server, config: Path) -> None:
@@ -166,7 +166,7 @@ class StoreNode:
         except OSError as error:
             log.warning("advertised port not saved: the next start may choose another", port=port, error=str(error))
 
-    def _log_recovery(self, opened: Opened) -> None:
+    def _log_recovery(self, opened: OpenedStore) -> None:
         report = opened.report
         self._metrics.recovered_records.set(report.records)
         self._metrics.recovery_cut_bytes.set(report.cut_bytes)

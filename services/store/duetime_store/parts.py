@@ -14,8 +14,8 @@ from duetime_store.files.directory import StoreDirectory
 from duetime_store.files.disk import Disk
 from duetime_store.files.reserve import Reserve
 from duetime_store.files.worker import FileWorker
-from duetime_store.finding.destinations import FindingById
-from duetime_store.finding.finder import Finder
+from duetime_store.finding.destinations import IdFinder
+from duetime_store.finding.finder import MessageFinder
 from duetime_store.finding.index import Shape
 from duetime_store.finding.indexer import Indexer
 from duetime_store.finding.search import LogSearch
@@ -25,67 +25,67 @@ from duetime_store.groups.admin import GroupAdmin
 from duetime_store.groups.calls import GroupCalls
 from duetime_store.groups.dead_letters import DeadLetterCollector
 from duetime_store.groups.expiry import LeaseExpirer
-from duetime_store.groups.groups import Groups
-from duetime_store.groups.lines import Lines
+from duetime_store.groups.groups import GroupRegistry
+from duetime_store.groups.lines import WaiterLines
 from duetime_store.groups.lites import LiteFetcher, LitePlaces, LiteReceiver, brokers_offsets
 from duetime_store.groups.metrics import GroupCollector
-from duetime_store.groups.offsets import GroupOffsets
+from duetime_store.groups.offsets import CommittedOffsets
 from duetime_store.groups.persistence import GroupKeeper
 from duetime_store.groups.priorities import PriorityFetcher
-from duetime_store.groups.receiving import Receiver
+from duetime_store.groups.receiving import GroupReceiver
 from duetime_store.groups.retries import WaitingRetries
 from duetime_store.groups.streams import ReceiveStreams, StreamParts
 from duetime_store.groups.subscription_groups import SubscriptionGroups
 from duetime_store.groups.topic_readers import TopicReaders
 from duetime_store.groups.unread import FindUnread, unread
-from duetime_store.lanes.alarm import Alarm
+from duetime_store.lanes.alarm import ClockAlarm
 from duetime_store.metrics import StoreMetrics
-from duetime_store.pending.backlog import Backlog
-from duetime_store.pending.cancelling import Cancelling
+from duetime_store.pending.backlog import BacklogCounter
+from duetime_store.pending.cancelling import MessageCanceller
 from duetime_store.pending.countkeeper import CountKeeper
-from duetime_store.pending.endnames import EndNames
+from duetime_store.pending.endnames import EndNamer
 from duetime_store.pending.keys import UpsertKeys
 from duetime_store.pending.listing import PendingList
-from duetime_store.pending.replacing import Replacing
-from duetime_store.pending.retries import RetryEnding
+from duetime_store.pending.replacing import MessageReplacer
+from duetime_store.pending.retries import RetryResolver
 from duetime_store.pending.surveyor import Surveyor
-from duetime_store.pending.targets import Targets
+from duetime_store.pending.targets import PendingTargets
 from duetime_store.queues import queuetable
 from duetime_store.queues.deletions import DeletionKeeper
 from duetime_store.queues.lites import Lites
-from duetime_store.queues.queuetable import TableFile
+from duetime_store.queues.queuetable import QueueTableFile
 from duetime_store.queues.topics import TopicFile
 from duetime_store.reading.lites import LiteFiller
 from duetime_store.reading.reader import Reader
 from duetime_store.reading.subscriptions import Subscriptions
-from duetime_store.reading.turns import Turns
+from duetime_store.reading.turns import ScanTurns
 from duetime_store.recovery.checkpointer import Checkpointer
 from duetime_store.recovery.idsaving import IdKeeper
 from duetime_store.recovery.moving import PendingMover
-from duetime_store.recovery.ordersaving import Keepers, OrderKeeper
-from duetime_store.recovery.recovery import Opened
+from duetime_store.recovery.ordersaving import CombinedKeeper, OrderKeeper
+from duetime_store.recovery.recovery import OpenedStore
 from duetime_store.recovery.retention import Cleaner, Policy, SegmentDropper
 from duetime_store.settings import StoreSettings
-from duetime_store.transactions.checks import Checks
-from duetime_store.transactions.ending import Ending
-from duetime_store.transactions.giving_up import GivingUp
+from duetime_store.transactions.checks import CheckDispatcher
+from duetime_store.transactions.ending import TransactionResolver
+from duetime_store.transactions.giving_up import TransactionExpirer
 from duetime_store.transactions.keeping import TransactionKeeper
-from duetime_store.transactions.looking import Looking
+from duetime_store.transactions.looking import TransactionReader
 from duetime_store.transactions.metrics import TransactionCollector
-from duetime_store.transactions.preparing import Preparing
-from duetime_store.transactions.results import Results
+from duetime_store.transactions.preparing import TransactionPreparer
+from duetime_store.transactions.results import SendResultMaker
 from duetime_store.transactions.table import OpenTransactions
 from duetime_store.writing.flusher import Flusher
-from duetime_store.writing.holding import Holding
+from duetime_store.writing.holding import RestoreHolder
 from duetime_store.writing.late import LateWriter
 from duetime_store.writing.metrics import ShardCollector
-from duetime_store.writing.stand_ins import StandIns
+from duetime_store.writing.stand_ins import StandInAssigner
 from duetime_store.writing.store import Store
 from duetime_store.writing.watch import DiskWatch
 
 
 @dataclass(frozen=True, slots=True)
-class Threads:
+class FileThreads:
     """The threads that write files for the event loop."""
 
     flush: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "flush"))
@@ -102,7 +102,7 @@ class Threads:
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
+class StoreBase:
     """The foundations of all parts."""
 
     settings: StoreSettings
@@ -110,13 +110,13 @@ class Base:
     disk: Disk
     metrics: StoreMetrics
     registry: CollectorRegistry
-    threads: Threads
+    threads: FileThreads
     directory: StoreDirectory
     reserve: Reserve
     # The checkpoints' thread.
     worker: FileWorker
     # Shared by all scans: filters, searches, traces, listings.
-    turns: Turns
+    turns: ScanTurns
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,16 +124,16 @@ class StoreParts:
     """All parts of a shard; see the module."""
 
     store: Store
-    alarm: Alarm
+    alarm: ClockAlarm
     late: LateWriter
     watch: DiskWatch
     flusher: Flusher
     topics: TopicFile
     topic_calls: TopicCalls
-    offsets: GroupOffsets
+    offsets: CommittedOffsets
     subscription_groups: SubscriptionGroups
-    groups: Groups
-    receiver: Receiver
+    groups: GroupRegistry
+    receiver: GroupReceiver
     expirer: LeaseExpirer
     group_calls: GroupCalls
     receive_streams: ReceiveStreams
@@ -142,56 +142,56 @@ class StoreParts:
     indexer: Indexer | None
     reader: Reader
     lites: LiteFiller
-    finder: Finder
-    by_id: FindingById
-    holding: Holding
-    cancelling: Cancelling
-    replacing: Replacing
-    end_names: EndNames
-    retry_ending: RetryEnding
+    finder: MessageFinder
+    by_id: IdFinder
+    holding: RestoreHolder
+    cancelling: MessageCanceller
+    replacing: MessageReplacer
+    end_names: EndNamer
+    retry_ending: RetryResolver
     surveyor: Surveyor
-    backlog: Backlog
+    backlog: BacklogCounter
     pending_list: PendingList
     transactions: OpenTransactions
-    preparing: Preparing
-    ending: Ending
-    looking: Looking
-    checks: Checks
-    giving_up: GivingUp
-    stand_ins: StandIns
+    preparing: TransactionPreparer
+    ending: TransactionResolver
+    looking: TransactionReader
+    checks: CheckDispatcher
+    giving_up: TransactionExpirer
+    stand_ins: StandInAssigner
     cleaner: Cleaner
     exporter: Exporter
     subscriptions: Subscriptions
     traffic: Traffic
     metrics: StoreMetrics
-    turns: Turns
+    turns: ScanTurns
 
 
-def make_parts(base: Base, opened: Opened) -> StoreParts:
+def make_parts(base: StoreBase, opened: OpenedStore) -> StoreParts:
     """Starts no loop and writes nothing."""
     settings, clock, metrics, turns = base.settings, base.clock, base.metrics, base.turns
     store, worker, shard = opened.store, base.worker, base.settings.shard
     _measure(base, store)
-    alarm, traffic = Alarm(store.clock), Traffic(settings.traffic_limits, base.registry)
+    alarm, traffic = ClockAlarm(store.clock), Traffic(settings.traffic_limits, base.registry)
     reader = Reader(store.log, store.lanes, store.clock, alarm, metrics, turns)
     late = LateWriter(store.queues.shared, worker, clock, metrics)
     watch, flusher = _make_flusher(base, store, late)
     topics = TopicFile(store.queues.counts, FileWorker(base.directory, base.threads.topics), clock)
-    offsets = GroupOffsets(worker, watch)
+    offsets = CommittedOffsets(worker, watch)
     offsets.fit(store.queues)
-    groups, keeper = _make_groups(base, store, offsets, flusher, lines := Lines())
+    groups, keeper = _make_groups(base, store, offsets, flusher, lines := WaiterLines())
     lites, filler, receiver = _make_receiver(base, store, reader, groups, lines, offsets, flusher)
     checkpointer, indexer = _make_checkpointer(base, opened, flusher, topics, keeper), _make_indexer(base, store)
-    finder = Finder(store, indexer, metrics, turns, shard=shard)
+    finder = MessageFinder(store, indexer, metrics, turns, shard=shard)
     surveyor = Surveyor(store.lanes, store.ledger, store.clock, turns)
     retries = _make_retries(base, store, groups)
-    end_names = EndNames(store.queues, store.log, store.indexed, reader, finder, turns)
+    end_names = EndNamer(store.queues, store.log, store.indexed, reader, finder, turns)
     cancelling, replacing, retry_ending = _make_pending(base, store, finder, flusher, retries, end_names)
     admin = GroupAdmin(store, groups, offsets, retries, flusher, turns, lites, shard=shard)
-    transactions, results = opened.transactions, Results(store, shard=shard)
+    table, results = opened.transactions, SendResultMaker(store, shard=shard)
     giving_up, checks = _make_checks(base, opened, alarm, flusher)
     readers = TopicReaders(store.queues, store.log, groups, offsets, turns, lites)
-    backlog = Backlog(store.lanes, store.ledger, store.clock, surveyor, turns)
+    backlog = BacklogCounter(store.lanes, store.ledger, store.clock, surveyor, turns)
     used = topics, readers, backlog, retries, flusher, checkpointer, worker
     left = unread(store.queues, groups.progress, offsets, lites)
     return StoreParts(
@@ -214,8 +214,8 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
         reader=reader,
         lites=filler,
         finder=finder,
-        by_id=FindingById(store.queues.deletions, finder, MessageTraces(store, reader, finder, turns, shard=shard)),
-        holding=Holding(store, flusher, alarm, bytes_max=settings.waiting_bytes_max),
+        by_id=IdFinder(store.queues.deletions, finder, MessageTraces(store, reader, finder, turns, shard=shard)),
+        holding=RestoreHolder(store, flusher, alarm, bytes_max=settings.waiting_bytes_max),
         end_names=end_names,
         cancelling=cancelling,
         replacing=replacing,
@@ -223,13 +223,13 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
         surveyor=surveyor,
         backlog=backlog,
         pending_list=PendingList(store.lanes, store.ledger, reader, turns),
-        transactions=transactions,
+        transactions=table,
         preparing=_make_preparing(base, opened, flusher),
-        ending=Ending(store, transactions, results, flusher, turns),
-        looking=Looking(store.log, store.queues, store.halves, transactions, results, finder, turns, shard=shard),
+        ending=TransactionResolver(store, table, results, flusher, turns),
+        looking=TransactionReader(store.log, store.queues, store.halves, table, results, finder, turns, shard=shard),
         checks=checks,
         giving_up=giving_up,
-        stand_ins=StandIns(store.lanes, store.clock, metrics),
+        stand_ins=StandInAssigner(store.lanes, store.clock, metrics),
         cleaner=_make_cleaner(base, store, reader, flusher, checkpointer, left, _dropping(groups, indexer)),
         exporter=_make_exporter(base, store),
         subscriptions=_make_subscriptions(base, store, reader, traffic),
@@ -239,35 +239,35 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
     )
 
 
-def _measure(base: Base, store: Store) -> None:
+def _measure(base: StoreBase, store: Store) -> None:
     turns, metrics = base.turns, base.metrics
     base.registry.register(ShardCollector(store))
     metrics.scanning_seconds.set_function(lambda: turns.taken_s)
     metrics.scans_waiting.set_function(lambda: turns.waiting_count)
 
 
-def _make_subscriptions(base: Base, store: Store, reader: Reader, traffic: Traffic) -> Subscriptions:
+def _make_subscriptions(base: StoreBase, store: Store, reader: Reader, traffic: Traffic) -> Subscriptions:
     used = store.queues, store.clock, reader, base.turns, traffic.answers, base.metrics
     return Subscriptions(*used, subscriptions_max=base.settings.subscriptions_max)
 
 
-def _make_retries(base: Base, store: Store, groups: Groups) -> WaitingRetries:
+def _make_retries(base: StoreBase, store: Store, groups: GroupRegistry) -> WaitingRetries:
     retries = WaitingRetries(store, base.turns)
     base.registry.register(GroupCollector(groups, retries))
     return retries
 
 
 def _make_pending(
-    base: Base, store: Store, finder: Finder, flusher: Flusher, retries: WaitingRetries, end_names: EndNames
-) -> tuple[Cancelling, Replacing, RetryEnding]:
+    base: StoreBase, store: Store, finder: MessageFinder, flusher: Flusher, retries: WaitingRetries, end_names: EndNamer
+) -> tuple[MessageCanceller, MessageReplacer, RetryResolver]:
     search, turns, metrics = LogSearch(store, finder), base.turns, base.metrics
-    targets = Targets(store.log, store.lanes, store.queues.deletions, search, turns)
-    replacing = Replacing(store, targets, UpsertKeys(search, turns), flusher, turns, metrics, end_names)
-    ending = RetryEnding(store.lanes, store.gate, store.clock, retries, replacing, flusher, turns)
-    return Cancelling(store, targets, flusher, metrics), replacing, ending
+    targets = PendingTargets(store.log, store.lanes, store.queues.deletions, search, turns)
+    replacing = MessageReplacer(store, targets, UpsertKeys(search, turns), flusher, turns, metrics, end_names)
+    ending = RetryResolver(store.lanes, store.gate, store.clock, retries, replacing, flusher, turns)
+    return MessageCanceller(store, targets, flusher, metrics), replacing, ending
 
 
-def _make_exporter(base: Base, store: Store) -> Exporter:
+def _make_exporter(base: StoreBase, store: Store) -> Exporter:
     settings = base.settings
     return Exporter(
         store,
@@ -279,21 +279,23 @@ def _make_exporter(base: Base, store: Store) -> Exporter:
     )
 
 
-def _make_preparing(base: Base, opened: Opened, flusher: Flusher) -> Preparing:
+def _make_preparing(base: StoreBase, opened: OpenedStore, flusher: Flusher) -> TransactionPreparer:
     timeout_ms = base.settings.transaction_timeout_ms
-    return Preparing(opened.store, opened.transactions, flusher, timeout_ms=timeout_ms)
+    return TransactionPreparer(opened.store, opened.transactions, flusher, timeout_ms=timeout_ms)
 
 
-def _make_checks(base: Base, opened: Opened, alarm: Alarm, flusher: Flusher) -> tuple[GivingUp, Checks]:
+def _make_checks(
+    base: StoreBase, opened: OpenedStore, alarm: ClockAlarm, flusher: Flusher
+) -> tuple[TransactionExpirer, CheckDispatcher]:
     settings, metrics, table = base.settings, base.metrics, opened.transactions
     clock = opened.store.clock
     base.registry.register(TransactionCollector(table, clock, transactions_max=settings.transactions_max))
-    giving_up = GivingUp(opened.store, table, alarm, flusher, metrics, keep_ms=settings.transaction_keep_ms)
+    giving_up = TransactionExpirer(opened.store, table, alarm, flusher, metrics, keep_ms=settings.transaction_keep_ms)
     interval_ms = settings.transaction_check_interval_ms
-    return giving_up, Checks(opened.store, table, giving_up, alarm, flusher, metrics, interval_ms=interval_ms)
+    return giving_up, CheckDispatcher(opened.store, table, giving_up, alarm, flusher, metrics, interval_ms=interval_ms)
 
 
-def _make_flusher(base: Base, store: Store, late: LateWriter) -> tuple[DiskWatch, Flusher]:
+def _make_flusher(base: StoreBase, store: Store, late: LateWriter) -> tuple[DiskWatch, Flusher]:
     settings, clock, metrics = base.settings, base.clock, base.metrics
     watch = DiskWatch(store, late, base.worker, base.reserve, clock, metrics, used_max=settings.disk_used_max)
     flusher = Flusher(
@@ -309,10 +311,10 @@ def _make_flusher(base: Base, store: Store, late: LateWriter) -> tuple[DiskWatch
 
 
 def _make_checkpointer(
-    base: Base, opened: Opened, flusher: Flusher, topics: TopicFile, keeper: GroupKeeper
+    base: StoreBase, opened: OpenedStore, flusher: Flusher, topics: TopicFile, keeper: GroupKeeper
 ) -> Checkpointer:
     directory, settings, store, worker = base.directory, base.settings, opened.store, base.worker
-    keepers = Keepers(
+    keepers = CombinedKeeper(
         [
             keeper,
             OrderKeeper(store.lanes, store.log, worker),
@@ -327,7 +329,7 @@ def _make_checkpointer(
         store,
         worker,
         flusher,
-        TableFile(base.disk, directory.root / queuetable.FILE, directory.queues, opened.table),
+        QueueTableFile(base.disk, directory.root / queuetable.FILE, directory.queues, opened.table),
         keepers,
         base.metrics,
         interval_ms=settings.checkpoint_ms,
@@ -336,13 +338,13 @@ def _make_checkpointer(
 
 
 def _make_groups(
-    base: Base, store: Store, offsets: GroupOffsets, flusher: Flusher, lines: Lines
-) -> tuple[Groups, GroupKeeper]:
+    base: StoreBase, store: Store, offsets: CommittedOffsets, flusher: Flusher, lines: WaiterLines
+) -> tuple[GroupRegistry, GroupKeeper]:
     settings = base.settings
     state = loading.load(base.directory.root / snapshot.FILE, store, offsets)
     progress = state.progress
     progress.bound(settings.leases_max, settings.groups_max, settings.group_queues_max, settings.lite_places_max)
-    groups = Groups(
+    groups = GroupRegistry(
         store.queues, store.gate, store.clock, store.journal, progress, state.gone, lines, shard=settings.shard
     )
     received = {(key.group, key.queue_topic, key.queue) for key in progress.places}
@@ -352,8 +354,14 @@ def _make_groups(
 
 
 def _make_receiver(
-    base: Base, store: Store, reader: Reader, groups: Groups, lines: Lines, offsets: GroupOffsets, flusher: Flusher
-) -> tuple[Lites, LiteFiller, Receiver]:
+    base: StoreBase,
+    store: Store,
+    reader: Reader,
+    groups: GroupRegistry,
+    lines: WaiterLines,
+    offsets: CommittedOffsets,
+    flusher: Flusher,
+) -> tuple[Lites, LiteFiller, GroupReceiver]:
     settings, turns, metrics = base.settings, base.turns, base.metrics
     queues, clock = store.queues, store.clock
     lites = Lites(settings.lite_topics_max, metrics)
@@ -363,10 +371,10 @@ def _make_receiver(
     lite_fetcher = LiteFetcher(queues, clock, reader, groups, lites, filler, brokers)
     waiting = LiteReceiver(queues, store.log, clock, lite_fetcher, lines, filler, turns)
     fetcher = PriorityFetcher(queues, clock, reader, groups, wait_ms=settings.priority_wait_ms, claims=metrics.claims)
-    return lites, filler, Receiver(store, fetcher, groups, lines, offsets, flusher, turns, waiting)
+    return lites, filler, GroupReceiver(store, fetcher, groups, lines, offsets, flusher, turns, waiting)
 
 
-def _make_indexer(base: Base, store: Store) -> Indexer | None:
+def _make_indexer(base: StoreBase, store: Store) -> Indexer | None:
     settings, metrics = base.settings, base.metrics
     if not settings.index:
         return None
@@ -376,7 +384,7 @@ def _make_indexer(base: Base, store: Store) -> Indexer | None:
     return indexer
 
 
-def _dropping(groups: Groups, indexer: Indexer | None) -> Callable[[int], Iterator[None]]:
+def _dropping(groups: GroupRegistry, indexer: Indexer | None) -> Callable[[int], Iterator[None]]:
     def dropped(position: int) -> Iterator[None]:
         """Drops everything before `position`, the new start of the log."""
         if indexer:
@@ -387,7 +395,7 @@ def _dropping(groups: Groups, indexer: Indexer | None) -> Callable[[int], Iterat
 
 
 def _make_cleaner(
-    base: Base,
+    base: StoreBase,
     store: Store,
     reader: Reader,
     flusher: Flusher,

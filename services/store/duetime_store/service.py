@@ -37,10 +37,10 @@ from duetime_store.reading.dueentries import DueEntries
 from duetime_store.reading.filters import parsed
 from duetime_store.reading.messages import add_messages
 from duetime_store.reading.offsets import first_stored_at
-from duetime_store.reading.reader import Pulled
+from duetime_store.reading.reader import PullResult
 from duetime_store.transactions.metrics import count_ends, count_prepares
-from duetime_store.writing.kept import Kept
-from duetime_store.writing.staging import OK, Outcome
+from duetime_store.writing.kept import RestoredBatches
+from duetime_store.writing.staging import OK, PutOutcome
 from duetime_store.writing.streams import PutStreams
 
 FOUND = gateway_pb2.PULL_STATUS_FOUND
@@ -70,7 +70,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self._finder = parts.finder
         self._by_id = parts.by_id
         self._holding = parts.holding
-        self._kept = Kept()
+        self._kept = RestoredBatches()
         self._due = DueEntries(parts.reader, self._kept, parts.metrics)
         self._cancelling = parts.cancelling
         self._replacing = parts.replacing
@@ -121,7 +121,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
     ) -> AsyncIterator[store_pb2.PutResponse]:
         async with aclosing(self._put_streams.answers(requests)) as answers:
             async for number, outcome in answers:
-                if isinstance(outcome, Outcome):
+                if isinstance(outcome, PutOutcome):
                     await self._end_names.complete(outcome)
                     response = self._put_response(outcome)
                     self._checkpointer.published()
@@ -136,7 +136,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self._subscriptions.end()
         self._receive_streams.end()
 
-    def _put_response(self, outcome: Outcome) -> store_pb2.PutResponse:
+    def _put_response(self, outcome: PutOutcome) -> store_pb2.PutResponse:
         response = self._fill(store_pb2.PutResponse(duplicate_queues=outcome.duplicate_queues), outcome)
         response.duplicate_lanes.update(outcome.duplicate_lanes)
         response.due_at_ms.extend(outcome.dues)
@@ -222,7 +222,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
     async def GetTransaction(self, request: store_pb2.GetHalfRequest, context: Any) -> store_pb2.GetHalfResponse:
         return await self._looking.get(request)
 
-    async def _durably(self, outcome: Outcome) -> Outcome:
+    async def _durably(self, outcome: PutOutcome) -> PutOutcome:
         """The outcome, once all staged bytes are durable."""
         self._flusher.wake()
         await self._until(self._store.when_durable())
@@ -234,14 +234,14 @@ class StoreService(store_pb2_grpc.StoreServicer):
             await durable
             self._checkpointer.published()
 
-    def _fill(self, response: Answer, outcome: Outcome) -> Answer:
+    def _fill(self, response: Answer, outcome: PutOutcome) -> Answer:
         """Fills in the fields common to all answers."""
         response.queue_offsets.extend(outcome.queue_offsets)
         response.stored_at_ms = outcome.stored_at_ms
         self._fill_refused(response, outcome)
         return response
 
-    def _fill_refused(self, response: Answer | store_pb2.PrepareRecordsResponse, outcome: Outcome) -> None:
+    def _fill_refused(self, response: Answer | store_pb2.PrepareRecordsResponse, outcome: PutOutcome) -> None:
         """Fills in the rejected records and the reasons."""
         if any(outcome.statuses):
             response.statuses.extend(outcome.statuses)  # type: ignore[arg-type]
@@ -269,7 +269,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
                 self._fill_pull(response.queues.add(queue=asked.queue).pull, pulled, request)
         return response
 
-    async def _pull(self, request: AnyPull, positions: list[tuple[ConsumeQueue, int]], peer: str) -> list[Pulled]:
+    async def _pull(self, request: AnyPull, positions: list[tuple[ConsumeQueue, int]], peer: str) -> list[PullResult]:
         max_bytes = min(request.max_bytes or limits.PULL_BYTES_DEFAULT, limits.PULL_ANSWER_BYTES_MAX)
         return await self._reader.pull(
             positions,
@@ -285,7 +285,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
     ) -> AsyncIterator[bytes]:
         return self._subscriptions.read(requests, context.peer(), caller_of(context))
 
-    def _fill_pull(self, response: gateway_pb2.PullResponse, pulled: Pulled, request: AnyPull) -> None:
+    def _fill_pull(self, response: gateway_pb2.PullResponse, pulled: PullResult, request: AnyPull) -> None:
         """Fills in the answer of one queue."""
         response.next_offset = pulled.next_offset
         response.min_offset = pulled.queue.min_offset

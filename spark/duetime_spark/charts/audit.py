@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 import plotly.graph_objects as go
 
 from duetime_spark.charts.drawing import ResultDict, figure, level_name
-from duetime_spark.charts.parts import NOTHING, Cell, Chart, Grid, Page, Tile, moment
+from duetime_spark.charts.parts import NOTHING, Cell, Chart, ChartPage, Grid, Tile, moment
 
 _ENDS = {
     "expired": "#98a2b3",
@@ -22,7 +22,7 @@ _TRANSACTIONS = ("accepted", "expired", "open", "committed", "rolled_back", "giv
 _VIOLATION = ("shard", "offset", "state", "position")
 
 
-def audit(found: ResultDict) -> Page:
+def audit(found: ResultDict) -> ChartPage:
     total = found["total"]
     violations = sum(found["violation_counts"].values())
     tiles = [
@@ -88,7 +88,7 @@ def audit(found: ResultDict) -> Page:
         heads = ("what", "#shard", "#half message", "state", "#position")
         rows = [(Cell(one["kind"], "no"), *(one[name] or NOTHING for name in _VIOLATION)) for one in wrong]
         parts.append(Grid("Violations of transactions", "The first of them.", heads, rows))
-    return Page("Audit", tiles, parts)
+    return ChartPage("Audit", tiles, parts)
 
 
 def _transactions(proofs: list[ResultDict]) -> Grid:

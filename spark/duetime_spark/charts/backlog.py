@@ -16,13 +16,13 @@ from duetime_spark.charts.drawing import (
     ramp,
     utc,
 )
-from duetime_spark.charts.parts import NOTHING, Cell, Chart, Grid, Page, Tile, clock, moment
+from duetime_spark.charts.parts import NOTHING, Cell, Chart, ChartPage, Grid, Tile, clock, moment
 from duetime_spark.pages import span
 
 _OVERDUE = "#d9432f"
 
 
-def backlog(found: ResultDict) -> Page:
+def backlog(found: ResultDict) -> ChartPage:
     delays = {lane["level"]: lane["delay_ms"] for lane in found["lanes"]}
     colours = ramp(row["level"] for row in found["pending"])
     forecast = found["forecast"]
@@ -72,7 +72,7 @@ def backlog(found: ResultDict) -> Page:
         for row in sorted(found["pending"], key=lambda row: -row["count"])
     ]
     parts.append(Grid("By shard, level and topic", "The fullest first.", heads, rows))
-    return Page("Backlog", tiles, parts)
+    return ChartPage("Backlog", tiles, parts)
 
 
 def _future(found: ResultDict, delays: dict[int, Any], colours: dict[int, str]) -> Chart:

@@ -6,10 +6,10 @@ import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
 from duetime_spark.charts.drawing import ResultDict, figure
-from duetime_spark.charts.parts import NOTHING, Cell, Chart, Grid, Page, Tile, moment
+from duetime_spark.charts.parts import NOTHING, Cell, Chart, ChartPage, Grid, Tile, moment
 
 
-def dead_letters(found: ResultDict) -> Page:
+def dead_letters(found: ResultDict) -> ChartPage:
     tiles = [
         Tile(f"{found['count']:,}", "dead letters", "bad" if found["count"] else "good"),
         Tile(f"{found['group_count']:,}", "kinds of failure"),
@@ -66,7 +66,7 @@ def dead_letters(found: ResultDict) -> Page:
         for row in found["groups"]
     ]
     parts.append(Grid("By error, topic, attempts and producer", "", heads, rows))
-    return Page("Dead letters", tiles, parts)
+    return ChartPage("Dead letters", tiles, parts)
 
 
 def _sample(row: ResultDict) -> str:

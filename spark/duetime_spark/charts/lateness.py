@@ -7,17 +7,17 @@ from math import log10
 import plotly.graph_objects as go
 
 from duetime_spark.charts.drawing import MINUTE_MS, ROWS_MOST, ResultDict, figure, utc
-from duetime_spark.charts.parts import Chart, Grid, Page, Tile
+from duetime_spark.charts.parts import Chart, ChartPage, Grid, Tile
 from duetime_spark.pages import span
 
 _LONG_MS = 10_000
 _CAUSES = {"accept": "#8d6fc7", "scan": "#d9902f", "consumer": "#3b82c4"}
 
 
-def lateness(found: ResultDict) -> Page:
+def lateness(found: ResultDict) -> ChartPage:
     total = found["total"]
     if total is None:
-        return Page("Lateness", [Tile("0", "restored messages with a due time")], [])
+        return ChartPage("Lateness", [Tile("0", "restored messages with a due time")], [])
     late, early = total["late_count"], total["early_count"]
     tiles = [
         Tile(f"{total['count']:,}", "restored"),
@@ -75,7 +75,7 @@ def lateness(found: ResultDict) -> Page:
             rows,
         )
     )
-    return Page("Lateness", tiles, parts)
+    return ChartPage("Lateness", tiles, parts)
 
 
 def _ms(length_ms: int) -> str:

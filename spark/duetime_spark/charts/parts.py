@@ -45,7 +45,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Page:
+class ChartPage:
     heading: str
     tiles: list[Tile]
     parts: list[Chart | Grid]

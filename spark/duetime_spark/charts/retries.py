@@ -3,10 +3,10 @@
 import plotly.graph_objects as go
 
 from duetime_spark.charts.drawing import ROWS_MOST, ResultDict, figure, ramp
-from duetime_spark.charts.parts import Chart, Grid, Page, Tile
+from duetime_spark.charts.parts import Chart, ChartPage, Grid, Tile
 
 
-def retries(found: ResultDict) -> Page:
+def retries(found: ResultDict) -> ChartPage:
     share = found["wasted"] / found["deliveries"] if found["deliveries"] else 0.0
     tiles = [
         Tile(f"{found['deliveries']:,}", "deliveries"),
@@ -49,4 +49,4 @@ def retries(found: ResultDict) -> Page:
         for row in sorted(found["groups"], key=lambda row: -row["wasted"])
     ]
     parts.append(Grid("By group and topic", "The most wasted first.", heads, table))
-    return Page("Retries", tiles, parts)
+    return ChartPage("Retries", tiles, parts)

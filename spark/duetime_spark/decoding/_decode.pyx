@@ -150,7 +150,7 @@ cdef bint read_entry(const uint8_t *data, Span span, int64_t *fields) noexcept n
     return at == span.end and fits and fields[0] <= INT32_MAX
 
 
-cdef class Rows:
+cdef class CompiledRows:
     """See rows.PythonRows."""
 
     cdef readonly int64_t count

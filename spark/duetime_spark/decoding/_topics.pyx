@@ -38,7 +38,7 @@ cdef struct Slot:
     int32_t number
 
 
-cdef class Buffer:
+cdef class WritableBuffer:
     """The bytes of an object, valid until this one is freed."""
 
     cdef Py_buffer view
@@ -102,8 +102,9 @@ cdef inline Span real_topic(const uint8_t *data, Span properties) noexcept nogil
 
 def find(data, int64_t base, positions, sizes, codes, stored_at_ms, body_sizes):
     """Fills the last three; the names. All arrays are contiguous, and as long as `positions`."""
-    cdef Buffer log = Buffer(data), places = Buffer(positions), lengths = Buffer(sizes)
-    cdef Buffer code = Buffer(codes, True), time = Buffer(stored_at_ms, True), body = Buffer(body_sizes, True)
+    cdef WritableBuffer log = WritableBuffer(data), places = WritableBuffer(positions), lengths = WritableBuffer(sizes)
+    cdef WritableBuffer code = WritableBuffer(codes, True), time = WritableBuffer(stored_at_ms, True)
+    cdef WritableBuffer body = WritableBuffer(body_sizes, True)
     cdef int64_t count = places.view.len // 8, index, at, size, end = log.view.len, ahead, line
     cdef const int64_t *position = <const int64_t *>places.at
     cdef const int64_t *length = <const int64_t *>lengths.at

@@ -15,10 +15,10 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any, Protocol
 
 import pyarrow as pa
-from duetime_core.ondisk.scan import Skipped, judge
 from duetime_format import layout
 from duetime_format.compiled import twin
 from duetime_format.record import Record
+from duetime_shard.walk import SkippedBytes, judge
 
 from duetime_spark.decoding.rows import PythonRows, TwinRows
 
@@ -117,7 +117,7 @@ class Decoder:
             raise ValueError(f"table messages has no column {', '.join(unknown)}")
         self.schema = pa.schema([SCHEMA.field(name) for name in columns])
         # Skipped bytes, in order.
-        self.skipped: list[Skipped] = []
+        self.skipped: list[SkippedBytes] = []
         # Minimum bytes of the next feed; 0: any number.
         self.wants = 0
         self._end, self._bound, self._shard, self._check_crc = min(end, bound), bound, shard, check_crc
@@ -217,9 +217,9 @@ class Decoder:
         next_at = min(next_at, self._end)
         last = self.skipped[-1] if self.skipped else None
         if last is not None and last.position + last.size == at:
-            self.skipped[-1] = Skipped(last.position, next_at - last.position, last.damage)
+            self.skipped[-1] = SkippedBytes(last.position, next_at - last.position, last.damage)
         else:
-            self.skipped.append(Skipped(at, next_at - at, self._words))
+            self.skipped.append(SkippedBytes(at, next_at - at, self._words))
         if found:
             self._words = ""
         return next_at
@@ -268,7 +268,7 @@ def batches(
         next_at = decoder.feed(data, position)
         if next_at < end and not decoder.is_full and len(data) < length:
             text = f"the file ends within its segment, at position {position + len(data)}"
-            decoder.skipped.append(Skipped(next_at, end - next_at, text))
+            decoder.skipped.append(SkippedBytes(next_at, end - next_at, text))
             next_at = end
         position = next_at
         if decoder.is_full:

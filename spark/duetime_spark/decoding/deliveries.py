@@ -25,8 +25,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from duetime_format import events
-from duetime_format.errors import Damaged
-from duetime_format.events import Key, Letter, events_in, keys_of, reading
+from duetime_format.errors import DamagedBytes
+from duetime_format.events import Letter, PlaceKey, events_in, keys_of, reading
 from duetime_format.names import DLQ_PREFIX
 from duetime_format.ranges import ranges_of
 
@@ -145,7 +145,7 @@ class _GroupQueue:
 
 
 @dataclass(slots=True)
-class _Settled:
+class _SettledDelivery:
     """A delivery ended by a copy, if the copy exists."""
 
     given: OpenDelivery
@@ -166,18 +166,18 @@ class Deliveries:
         self.unknown = 0
         self.rows_max = rows_max
         self._shard = shard
-        self._keys: dict[Key, int] = {}
+        self._keys: dict[PlaceKey, int] = {}
         self._places: list[_GroupQueue] = []
         # Columns: place, first, count, lease, attempt, received, ended, end.
         self._ended: list[tuple[int, int, int, int, int, int, int, int]] = []
-        self._settled: dict[tuple[int, int, int], _Settled] = {}
+        self._settled: dict[tuple[int, int, int], _SettledDelivery] = {}
         self._settles: deque[tuple[int, int, int]] = deque()
         self._record = 0
 
     # --- input ------------------------------------------------------------------------------------------------------
 
     def feed(self, body: bytes, stored_at_ms: int) -> None:
-        """Applies the events of one record. Raises: Damaged: the events after the fault are not applied."""
+        """Applies the events of one record. Raises: DamagedBytes: the events after the fault are not applied."""
         self._record += 1
         self._confirm(self._record - _RECORDS_BETWEEN_MAX)
         with reading():
@@ -203,43 +203,43 @@ class Deliveries:
             place.leases.clear()
             place.by_received.clear()
 
-    def _place(self, key: Key) -> _GroupQueue:
+    def _place(self, key: PlaceKey) -> _GroupQueue:
         code = self._keys.get(key)
         if code is None:
             code = self._keys[key] = len(self._places)
             self._places.append(_GroupQueue(code))
         return self._places[code]
 
-    def _event(self, event: events.Event, places: dict[int, _GroupQueue], stored_at_ms: int) -> None:
+    def _event(self, event: events.GroupEvent, places: dict[int, _GroupQueue], stored_at_ms: int) -> None:
         match event:
-            case events.Give():
+            case events.GiveEvent():
                 self._give(event, places[event.place])
-            case events.End(lease=lease):
+            case events.EndEvent(lease=lease):
                 # Lease 0: a returned message could not be read. SUPERSEDED: it was not delivered.
                 if lease not in (0, events.SUPERSEDED):
                     self._leave(places[event.place], lease, spans_of(event.ranges), stored_at_ms, ACKED)
-            case events.Change(lease=lease):
+            case events.ChangeEvent(lease=lease):
                 self._change(places[event.place], lease, spans_of(event.ranges), event.until_ms)
-            case events.Back(lease=lease):
+            case events.ReturnEvent(lease=lease):
                 end = EXPIRED if event.counted else RETURNED
                 self._leave(places[event.place], lease, spans_of(event.ranges), event.ended_at_ms, end)
-            case events.Defer(lease=lease, offset=offset):
+            case events.DeferEvent(lease=lease, offset=offset):
                 self._leave(places[event.place], lease, [(offset, offset + 1)], stored_at_ms, FAILED)
-            case events.Settle():
+            case events.SettleEvent():
                 self._settle(event, places[event.place], stored_at_ms)
-            case events.Reset():
+            case events.ResetEvent():
                 self._reset(places[event.place], stored_at_ms)
-            case events.Delete(group=group):
+            case events.DeleteEvent(group=group):
                 for key, code in self._keys.items():
                     if key.group == group:
                         self._reset(self._places[code], stored_at_ms)
 
     # --- events -----------------------------------------------------------------------------------------------------
 
-    def _give(self, event: events.Give, place: _GroupQueue) -> None:
+    def _give(self, event: events.GiveEvent, place: _GroupQueue) -> None:
         lease, attempt, received, until_ms = event.lease, event.attempt, event.received_at_ms, event.until_ms
         if lease > _I64_MAX:
-            raise Damaged(f"lease {lease} is invalid")
+            raise DamagedBytes(f"lease {lease} is invalid")
         spans = spans_of(event.ranges)
         if self._settled and len(spans) == 1 and self._opened_again(place, lease, spans[0], until_ms):
             return
@@ -311,7 +311,7 @@ class Deliveries:
             elif taken:
                 place.add(lease, replace(given, spans=Spans(taken), until_ms=until_ms))
 
-    def _settle(self, event: events.Settle, place: _GroupQueue, stored_at_ms: int) -> None:
+    def _settle(self, event: events.SettleEvent, place: _GroupQueue, stored_at_ms: int) -> None:
         lease, offset, (topic, _, _) = event.lease, event.offset, event.copy
         for given in place.leases.get(lease, ()):
             taken = given.spans.take(offset, offset + 1)
@@ -319,7 +319,9 @@ class Deliveries:
                 end, ended_at_ms = DEAD if topic.startswith(DLQ_PREFIX) else FAILED, stored_at_ms
                 if given.expired_at_ms is not None:
                     end, ended_at_ms = DEAD if end == DEAD else EXPIRED, given.expired_at_ms
-                settled = _Settled(replace(given, spans=Spans(taken)), ended_at_ms, end, event.copy, self._record)
+                settled = _SettledDelivery(
+                    replace(given, spans=Spans(taken)), ended_at_ms, end, event.copy, self._record
+                )
                 self._settled[place.code, lease, offset] = settled
                 self._settles.append((place.code, lease, offset))
                 place.forget(lease)
@@ -399,7 +401,7 @@ class Deliveries:
         name = column.name
         if name == "shard":
             return pa.repeat(pa.scalar(self._shard, column.type), len(of))
-        if name in Key._fields:
+        if name in PlaceKey._fields:
             values = pa.array([getattr(key, name) for key in self._keys], column.type)
             return values.take(pa.array(ended[:, 0][of]))
         if name == "offset":
@@ -423,7 +425,7 @@ def rows_of(
     for index, (body, stored_at_ms) in enumerate(records):
         try:
             deliveries.feed(body, stored_at_ms)
-        except Damaged as error:
+        except DamagedBytes as error:
             damaged(index, error.text)
         if deliveries.rows >= deliveries.rows_max:
             yield from deliveries.take()
@@ -432,13 +434,13 @@ def rows_of(
 
 
 def spans_of(data: bytes) -> list[Span]:
-    """The ascending ranges of an event. Raises: Damaged."""
+    """The ascending ranges of an event. Raises: DamagedBytes."""
     found: list[Span] = []
     least = total = 0
     for first, count in ranges_of(data):
         total += count
         if not (least <= first <= _I64_MAX - count and count > 0 and total <= _EVENT_MESSAGES_MAX):
-            raise Damaged(f"an event of {count} messages from offset {first} on")
+            raise DamagedBytes(f"an event of {count} messages from offset {first} on")
         least = first + count
         found.append((first, least))
     return found

@@ -7,7 +7,7 @@ import pyarrow as pa
 from duetime_format import layout, record
 from duetime_format.columns import entry_of
 from duetime_format.compiled import twin
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.properties import decode_properties
 from duetime_format.record import Record
 
@@ -65,7 +65,7 @@ def _intact(view: memoryview, base: int, at: int, check_crc: bool) -> Record | N
         return None
     try:
         found = record.decode(view, at, check_crc=check_crc)
-    except Damaged:
+    except DamagedBytes:
         return None
     return None if found.position != base + at or record.is_torn(found) else found
 
@@ -125,7 +125,7 @@ class TwinRows:
         self._schema = schema
         self._names = [name for name in schema.names if name not in _OTHERS]
         self._limits = rows_max, min(bytes_max, _I32_MAX)
-        self._rows = _twin.Rows(self._names, *self._limits)
+        self._rows = _twin.CompiledRows(self._names, *self._limits)
 
     @property
     def count(self) -> int:
@@ -140,7 +140,7 @@ class TwinRows:
 
     def finish(self) -> dict[str, pa.Array]:
         assert _twin is not None
-        rows, self._rows = self._rows, _twin.Rows(self._names, *self._limits)
+        rows, self._rows = self._rows, _twin.CompiledRows(self._names, *self._limits)
         return {name: self._array(rows, name) for name in self._names}
 
     def _array(self, rows: Any, name: str) -> pa.Array:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from duetime_format import layout, record
 from duetime_format.compiled import twin
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.properties import value_of
 
 _twin = twin("duetime_spark.decoding._topics")
@@ -73,7 +73,7 @@ def _parts(view: memoryview, at: int, size: int, position: int) -> tuple[bytes, 
         return None
     try:
         found = record.decode(view[at : at + size], check_crc=False)
-    except Damaged:
+    except DamagedBytes:
         return None
     if (found.size, found.position) != (size, position) or record.is_torn(found):
         return None

@@ -43,7 +43,7 @@ KINDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
+class OffsetBucket:
     """Entries or copies of one lane with offsets of one bucket; `first` and `last` are offsets, `squares` a sum."""
 
     count: int
@@ -58,7 +58,7 @@ class Bucket:
         """Whether every offset from the first to the last is there once."""
         return (self.count, self.offsets, self.squares) == _range_sums(self.first % BUCKET, self.last % BUCKET)
 
-    def agrees(self, other: "Bucket | None") -> bool:
+    def agrees(self, other: "OffsetBucket | None") -> bool:
         mine = (self.count, self.offsets, self.squares, self.digest)
         return other is not None and mine == (other.count, other.offsets, other.squares, other.digest)
 
@@ -114,7 +114,7 @@ class AuditViolation:
 
 
 @dataclass(frozen=True, slots=True)
-class Audit:
+class AuditJobResult:
     """The result; `violations` lists the first of each kind, `violation_counts` counts all."""
 
     is_proven: bool

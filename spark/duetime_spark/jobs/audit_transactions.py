@@ -13,7 +13,7 @@ from duetime_format.names import OP_TOPIC
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from duetime_spark.jobs.context import Context
+from duetime_spark.jobs.context import JobContext
 from duetime_spark.tables.transactions import COMMITTED, ENDED, GIVEN_UP, OPEN, ROLLED_BACK
 
 COMMITTED_TWICE, NOT_COMMITTED, NO_MESSAGE = ("committed twice", "message of an open one", "no message")
@@ -48,7 +48,7 @@ class TransactionViolation:
     position: int | None
 
 
-def run(context: Context) -> tuple[list[TransactionProof], list[TransactionViolation]]:
+def run(context: JobContext) -> tuple[list[TransactionProof], list[TransactionViolation]]:
     """Proofs by shard, and the first violations of each kind."""
     states = context.table("transactions", "shard,offset,state").groupBy("shard", "state")
     counts: dict[int, Counter[str]] = defaultdict(Counter)
@@ -86,7 +86,7 @@ def _proof(shard: int, states: Counter[str], last: int, violation_count: int) ->
     )
 
 
-def _violations(context: Context) -> DataFrame:
+def _violations(context: JobContext) -> DataFrame:
     """(kind, shard, offset, state, position)."""
     commits = (
         context.table("transaction_ends", _ENDS)

@@ -19,9 +19,9 @@ from duetime_spark.jobs.audit import (
     MISSING,
     RESTORED,
     UNKNOWN,
-    Audit,
+    AuditJobResult,
     AuditViolation,
-    Bucket,
+    OffsetBucket,
     Proof,
     copy_buckets,
     differences,
@@ -31,7 +31,7 @@ from duetime_spark.jobs.audit import (
     without_brokers,
     without_left,
 )
-from duetime_spark.jobs.context import Context
+from duetime_spark.jobs.context import JobContext
 
 _ENTRIES = "shard,topic,queue,offset,position,due_at_ms"
 _COPIES = "shard,topic,position,id,real_topic,lane_level,lane_offset,lane_due_at_ms,stored_at_ms"
@@ -39,13 +39,13 @@ _BUCKET_COLUMNS = "shard,topic,lane_level,lane_offset,lane_due_at_ms,stored_at_m
 _ENDS = "shard,level,offset,due_at_ms,end,position"
 _WAITING = "shard,level,offset,position,due_at_ms"
 _NAMED = "shard,topic,position,id,real_topic,lane_level,born_at_ms,body_crc,body_size,sys_flag"
-_BUCKET_FIELDS = tuple(field.name for field in fields(Bucket))
+_BUCKET_FIELDS = tuple(field.name for field in fields(OffsetBucket))
 Lane = tuple[int, int]
 Key = tuple[int, int, int]
 
 
 class _Auditor:
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: JobContext) -> None:
         self._context = context
         self._lanes = context.table("lanes", "shard,level,min_offset,watermark,judged_from")
         # Counts of each end and of each kind of violation, by lane.
@@ -56,7 +56,7 @@ class _Auditor:
         # Entries with units in lanes for any time.
         self.entry_counts: Counter[Lane] = Counter()
 
-    def run(self) -> Audit:
+    def run(self) -> AuditJobResult:
         table, lanes = self._context.table, self._lanes
         has_timers = any(is_timer_lane(lane["level"]) for lane in self._context.lanes)
         entries = {_key(row): _bucket(row) for row in entry_buckets(table("queue_entries", _ENTRIES), lanes).collect()}
@@ -200,7 +200,7 @@ class _Auditor:
             if listed[row["kind"]] <= self._context.listed:
                 self.violations.append(AuditViolation(**row.asDict()))
 
-    def _result(self) -> Audit:
+    def _result(self) -> AuditJobResult:
         lanes = [self._proof(lane) for lane in self._context.lanes]
         counts = {kind: sum(ends[kind] for ends in self.ends.values()) for kind in KINDS}
         sums = {
@@ -210,7 +210,7 @@ class _Auditor:
         }
         is_proven = all(lane.is_proven for lane in lanes) and not any(counts.values())
         total = Proof(shard=None, level=None, is_proven=is_proven, **sums)
-        return Audit(is_proven, total, lanes, counts, self.violations)
+        return AuditJobResult(is_proven, total, lanes, counts, self.violations)
 
     def _proof(self, lane: dict[str, Any]) -> Proof:
         ends = self.ends[lane["shard"], lane["level"]]
@@ -257,14 +257,14 @@ class _Auditor:
         return replace(proof, is_proven=proof.adds_up and not violations)
 
 
-def run(context: Context) -> Audit:
+def run(context: JobContext) -> AuditJobResult:
     found = _Auditor(context).run()
     proofs, violations = audit_transactions.run(context)
     is_proven = found.is_proven and all(proof.is_proven for proof in proofs)
     return replace(found, is_proven=is_proven, transactions=proofs, transaction_violations=violations)
 
 
-def _differing(entries: dict[Key, Bucket], copies: list[Row]) -> set[Key]:
+def _differing(entries: dict[Key, OffsetBucket], copies: list[Row]) -> set[Key]:
     """Buckets to compare entry by entry, in all zones."""
     differing = set(entries)
     torn = set()
@@ -281,5 +281,5 @@ def _key(row: Row) -> Key:
     return row["shard"], row["level"], row["bucket"]
 
 
-def _bucket(row: Row) -> Bucket:
-    return Bucket(**{name: row[name] for name in _BUCKET_FIELDS})
+def _bucket(row: Row) -> OffsetBucket:
+    return OffsetBucket(**{name: row[name] for name in _BUCKET_FIELDS})

@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from duetime_spark.jobs.columns import HOUR_MS, MINUTE_MS, SECOND_MS, floor_to, is_restored, of_shard
-from duetime_spark.jobs.context import Context
+from duetime_spark.jobs.context import JobContext
 
 MINUTES_AHEAD, HOURS_AHEAD = 24 * 60, 30 * 24
 MEASURED_MS = 600_000
@@ -21,7 +21,7 @@ _RESTORED = "shard,topic,real_topic,lane_level,stored_at_ms,sys_flag"
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingSummary:
     """Pending messages of one topic in one lane of one shard; `level` from 1,000 on: messages for any time.
 
     topic: None if the record has none or is damaged. Entries restored, and their records removed by retention, while
@@ -53,7 +53,7 @@ class LaneBacklog:
 
 
 @dataclass(frozen=True, slots=True)
-class DueCount:
+class DuePeriodCount:
     """Messages due within the minute or hour from `at_ms` on."""
 
     at_ms: int
@@ -78,7 +78,7 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
-class BacklogFound:
+class BacklogJobResult:
     """The result; lists are by shard, level and topic, or by moment and level. Empty minutes and hours are left out."""
 
     now_ms: int
@@ -89,9 +89,9 @@ class BacklogFound:
     next_due_at_ms: int | None
     forecast: Forecast
     lanes: list[LaneBacklog]
-    pending: list[Pending]
-    due_minutes: list[DueCount]
-    due_hours: list[DueCount]
+    pending: list[PendingSummary]
+    due_minutes: list[DuePeriodCount]
+    due_hours: list[DuePeriodCount]
     later_count: int
 
     def to_dict(self) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def restored_per_second(messages: DataFrame, until_ms: int) -> DataFrame:
     return recent.groupBy(floor_to("stored_at_ms", SECOND_MS).alias("second")).agg(F.count(F.lit(1)).alias("count"))
 
 
-def run(context: Context) -> BacklogFound:
+def run(context: JobContext) -> BacklogJobResult:
     moments = context.moments
     now_ms = max(moments.values(), default=0)
     minutes = merged(context.table("pending_minutes", _MINUTES)).persist(StorageLevel.MEMORY_AND_DISK)
@@ -199,7 +199,7 @@ def run(context: Context) -> BacklogFound:
         LaneBacklog(row["shard"], row["level"], row["delay_ms"], row["watermark"], row["max_offset"], row["pending"])
         for row in context.lanes
     ]
-    return BacklogFound(
+    return BacklogJobResult(
         now_ms=now_ms,
         pending_count=sum(row.count for row in pending),
         pending_bytes=sum(row.bytes for row in pending),
@@ -231,17 +231,19 @@ def unreadable(pending: DataFrame, left: frozenset[int], most: int) -> list[dict
     ]
 
 
-def _pending(row: dict[str, Any], moment_ms: int | None) -> Pending:
+def _pending(row: dict[str, Any], moment_ms: int | None) -> PendingSummary:
     oldest_ms = row["oldest_due_at_ms"]
     overdue_by_ms = 0 if moment_ms is None or oldest_ms is None else max(0, moment_ms - oldest_ms)
     names = ("shard", "level", "topic", "count", "bytes", "oldest_due_at_ms", "overdue_count", "next_due_at_ms")
-    return Pending(**{name: row[name] for name in names}, overdue_by_ms=overdue_by_ms)
+    return PendingSummary(**{name: row[name] for name in names}, overdue_by_ms=overdue_by_ms)
 
 
-def _due(rows: list[dict[str, Any]]) -> list[DueCount]:
+def _due(rows: list[dict[str, Any]]) -> list[DuePeriodCount]:
     """Without overdue messages."""
     found = [
-        DueCount(row["at_ms"], row["level"], row["count"] - row["overdue_count"], row["bytes"] - row["overdue_bytes"])
+        DuePeriodCount(
+            row["at_ms"], row["level"], row["count"] - row["overdue_count"], row["bytes"] - row["overdue_bytes"]
+        )
         for row in rows
     ]
     return [due for due in found if due.count]
@@ -253,7 +255,7 @@ def _fullest(rest: Row | None) -> tuple[int, int]:
     return (fullest["waiting"], -fullest["minute"]) if fullest and fullest["waiting"] else (0, 0)
 
 
-def _forecast(context: Context, needed: tuple[int, int]) -> Forecast:
+def _forecast(context: JobContext, needed: tuple[int, int]) -> Forecast:
     """Measured up to the newest record of all shards, not up to `now_ms`: later there are no restores."""
     until_ms = max((lane["snapshot_at_ms"] or 0 for lane in context.lanes), default=0)
     seconds = restored_per_second(context.table("messages", _RESTORED), until_ms)

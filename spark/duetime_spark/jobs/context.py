@@ -15,7 +15,7 @@ class Tables(Protocol):
 
 
 @dataclass(frozen=True)
-class Context:
+class JobContext:
     """Input and options of a job.
 
     Args:

@@ -4,13 +4,13 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from duetime_format import record
-from duetime_format.attempts import Attempt
+from duetime_format.attempts import AttemptFailure
 from duetime_format.names import DLQ_PREFIX
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from duetime_spark.jobs.context import Context
+from duetime_spark.jobs.context import JobContext
 
 _MESSAGES = "shard,topic,queue,offset,id,stored_at_ms,born_host,reconsume_times,properties"
 _SAMPLES = 3
@@ -25,11 +25,11 @@ _MASKS = (
 )
 _UNKNOWN = "unknown"
 # The place, from 1, of each field of an attempt in the JSON of its property.
-_PLACES = {one.name: place for place, one in enumerate(fields(Attempt), 1)}
+_PLACES = {one.name: place for place, one in enumerate(fields(AttemptFailure), 1)}
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class DeadLetterSample:
     """A dead letter; `error` is its last attempt's message, unmasked."""
 
     id: str | None
@@ -57,11 +57,11 @@ class DeadLetterGroup:
     count: int
     first_at_ms: int
     last_at_ms: int
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[DeadLetterSample] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLettersFound:
+class DeadLetterJobResult:
     """The result: groups with the most letters first. `left_out`: number of groups not listed."""
 
     count: int
@@ -127,7 +127,7 @@ def grouped(letters: DataFrame) -> DataFrame:
     )
 
 
-def run(context: Context) -> DeadLettersFound:
+def run(context: JobContext) -> DeadLetterJobResult:
     dead = F.col("topic").startswith(DLQ_PREFIX)
     letters = context.table("messages", _MESSAGES).where(dead)
     there = letters.join(context.gone, ["shard", "topic", "queue", "offset"], "left_anti")
@@ -142,9 +142,9 @@ def run(context: Context) -> DeadLettersFound:
         for row in rows
     ]
     count, group_count = ((sums["letters"] or 0), sums["groups"]) if sums else (0, 0)
-    return DeadLettersFound(count, group_count, group_count - len(listed), listed)
+    return DeadLetterJobResult(count, group_count, group_count - len(listed), listed)
 
 
-def _sample(values: dict[str, Any]) -> Sample:
+def _sample(values: dict[str, Any]) -> DeadLetterSample:
     del values["place"]
-    return Sample(**values)
+    return DeadLetterSample(**values)

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from duetime_spark.jobs.columns import MINUTE_MS, floor_to, is_restored, percentiles
-from duetime_spark.jobs.context import Context
+from duetime_spark.jobs.context import JobContext
 
 CAUSES = ("accept", "scan", "consumer")
 _MESSAGES = (
@@ -33,7 +33,7 @@ GRAINS = {"total": (), "topics": ("level", "topic"), "level_minutes": ("level", 
 
 
 @dataclass(frozen=True, slots=True)
-class Lateness:
+class LatenessSummary:
     """Restored messages of one level, topic and minute of due times; keys summed over are None.
 
     Percentiles are exact, of whole ms from due to stored. `late_count` counts messages with a stage longer than the
@@ -56,17 +56,17 @@ class Lateness:
 
 
 @dataclass(frozen=True, slots=True)
-class LatenessFound:
+class LatenessJobResult:
     """The result. `undated_count`: restored by a broker, and thus without a due time.
 
     `minutes` has the newest minutes of each level and topic; `minutes_left_out` counts the others.
     """
 
     late_ms: int
-    total: Lateness | None
-    topics: list[Lateness]
-    level_minutes: list[Lateness]
-    minutes: list[Lateness]
+    total: LatenessSummary | None
+    topics: list[LatenessSummary]
+    level_minutes: list[LatenessSummary]
+    minutes: list[LatenessSummary]
     minutes_left_out: int
     undated_count: int
 
@@ -129,7 +129,7 @@ def summed(histogram: DataFrame) -> DataFrame:
     return percentiles(spread, ["grain", *_KEYS], "lateness_ms", "count", sums)
 
 
-def run(context: Context) -> LatenessFound:
+def run(context: JobContext) -> LatenessJobResult:
     histogram = transform(
         context.table("messages", _MESSAGES),
         context.table("lanes", "shard,level,delay_ms"),
@@ -140,7 +140,7 @@ def run(context: Context) -> LatenessFound:
     found = summed(histogram).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         undated = histogram.where("lateness_ms IS NULL").agg(F.sum("count")).first()
-        rows: dict[str, list[Lateness]] = {grain: [] for grain in GRAINS}
+        rows: dict[str, list[LatenessSummary]] = {grain: [] for grain in GRAINS}
         for row in found.where("grain != 'minutes'").orderBy("minute", "level", "topic").collect():
             rows[row["grain"]].append(_of(row))
         minutes = found.where("grain = 'minutes'")
@@ -149,7 +149,7 @@ def run(context: Context) -> LatenessFound:
     finally:
         found.unpersist()
         histogram.unpersist()
-    return LatenessFound(
+    return LatenessJobResult(
         late_ms=context.late_ms,
         total=next(iter(rows["total"]), None),
         topics=rows["topics"],
@@ -160,8 +160,8 @@ def run(context: Context) -> LatenessFound:
     )
 
 
-def _of(row: Row) -> Lateness:
+def _of(row: Row) -> LatenessSummary:
     values = row.asDict()
     del values["grain"]
     minute = values.pop("minute")
-    return Lateness(**values, at_ms=None if minute is None else minute * MINUTE_MS)
+    return LatenessSummary(**values, at_ms=None if minute is None else minute * MINUTE_MS)

@@ -6,13 +6,13 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from duetime_spark.jobs.context import Context
+from duetime_spark.jobs.context import JobContext
 
 _DELIVERIES = "group,topic,attempt,end"
 
 
 @dataclass(frozen=True, slots=True)
-class Retries:
+class RetrySummary:
     """Deliveries of one topic's messages to one group, as far back as the log goes.
 
     succeeded: acknowledged; `by_attempt` counts them by the successful attempt, 1 is the first. Wasted: failed ones,
@@ -36,13 +36,13 @@ class Retries:
 
 
 @dataclass(frozen=True, slots=True)
-class RetriesFound:
+class RetryJobResult:
     """The result, by group and topic."""
 
     deliveries: int
     succeeded: int
     wasted: int
-    groups: list[Retries]
+    groups: list[RetrySummary]
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -53,12 +53,12 @@ def transform(deliveries: DataFrame) -> DataFrame:
     return deliveries.groupBy("group", "topic", "attempt", "end").agg(F.count(F.lit(1)).alias("count"))
 
 
-def run(context: Context) -> RetriesFound:
+def run(context: JobContext) -> RetryJobResult:
     found: dict[tuple[str, str], dict[tuple[str, int], int]] = {}
     for row in transform(context.table("deliveries", _DELIVERIES)).collect():
         found.setdefault((row["group"], row["topic"]), {})[row["end"], row["attempt"]] = row["count"]
     groups = [_retries(group, topic, counts) for (group, topic), counts in sorted(found.items())]
-    return RetriesFound(
+    return RetryJobResult(
         deliveries=sum(one.deliveries for one in groups),
         succeeded=sum(one.succeeded for one in groups),
         wasted=sum(one.wasted for one in groups),
@@ -66,13 +66,13 @@ def run(context: Context) -> RetriesFound:
     )
 
 
-def _retries(group: str, topic: str, counts: dict[tuple[str, int], int]) -> Retries:
+def _retries(group: str, topic: str, counts: dict[tuple[str, int], int]) -> RetrySummary:
     def ended(name: str) -> int:
         return sum(count for (end, _), count in counts.items() if end == name)
 
     deliveries, succeeded = sum(counts.values()), ended("acked")
     wasted = ended("failed") + ended("expired") + ended("dead")
-    return Retries(
+    return RetrySummary(
         group=group,
         topic=topic,
         deliveries=deliveries,

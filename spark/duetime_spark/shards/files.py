@@ -16,8 +16,8 @@ import grpc
 from duetime.v1 import export_pb2, gateway_pb2_grpc, store_pb2_grpc
 from duetime_core.errors import InvalidArgument, Unavailable, Violation
 from duetime_core.node.settings import credentials_of_commands
-from duetime_core.ondisk.folder import IS_FOLDER, Files, LocalFiles
 from duetime_core.rpc.channels import make_blocking_channel
+from duetime_shard.disk import IS_FOLDER, LocalFiles, ShardFiles
 
 GRPC = "grpc://"
 _OPTIONS = (("grpc.max_receive_message_length", 64 << 20),)
@@ -34,7 +34,7 @@ _RETRIED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
 T = TypeVar("T")
 
 
-def open_source(source: str) -> list[Files]:
+def open_source(source: str) -> list[ShardFiles]:
     """The shards of a source, in order.
 
     Raises:
@@ -216,14 +216,14 @@ def pause(seconds: float) -> None:
     time.sleep(seconds)  # noqa: TID251 (a task of Spark has no loop, and nothing to do meanwhile)
 
 
-def _shards(source: str) -> list[Files]:
+def _shards(source: str) -> list[ShardFiles]:
     address = source.removeprefix(GRPC).rstrip("/")
     if ":" not in address or "/" in address:
         raise InvalidArgument([Violation("endpoint", f"{source} is not grpc://HOST:PORT")])
     return list(_asked(address))
 
 
-def _asked(address: str) -> Iterator[Files]:
+def _asked(address: str) -> Iterator[ShardFiles]:
     """The shards of a gateway, or the one of a store: stores do not implement ListShards."""
     with make_blocking_channel(address, _OPTIONS, credentials_of_commands()) as channel:
         try:

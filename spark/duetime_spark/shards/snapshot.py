@@ -20,27 +20,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from duetime_core.errors import InvalidArgument, Violation
-from duetime_core.ondisk import checkpoint, configs
-from duetime_core.ondisk.brokertimers import are_brokers, known_handover
-from duetime_core.ondisk.checkpoint import Checkpoint
-from duetime_core.ondisk.folder import Files
-from duetime_core.ondisk.pending import PendingLane
-from duetime_core.ondisk.pending import lanes as pending_lanes
-from duetime_core.ondisk.queueimage import QueueImage
-from duetime_core.ondisk.scan import Item, Skipped
-from duetime_core.ondisk.state import (
-    State,
+from duetime_format.columns import Key, RecordRun
+from duetime_format.lanes import TIMER_LANE_FIRST, LanePlace, is_timer_lane, queue_of
+from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from duetime_format.units import UNIT_TYPE, Ints, Units, joined
+from duetime_shard import checkpoint, configs
+from duetime_shard.brokers.timers import are_brokers, known_handover
+from duetime_shard.checkpoint import Checkpoint
+from duetime_shard.disk import ShardFiles
+from duetime_shard.pending import PendingLane
+from duetime_shard.pending import lanes as pending_lanes
+from duetime_shard.queues import QueueImage
+from duetime_shard.shard import (
+    DirectoryState,
     StateReader,
     load,
     open_root,
     restored,
     walk_whole,
 )
-from duetime_format.columns import Key, Run
-from duetime_format.lanes import TIMER_LANE_FIRST, Place, is_timer_lane, queue_of
-from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from duetime_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
-from duetime_format.units import UNIT_TYPE, Ints, Units, joined
+from duetime_shard.walk import Item, SkippedBytes
 
 from duetime_spark.shards.files import open_source, pause
 
@@ -77,7 +77,7 @@ class LaneView:
 
     `level` is the lane's number, from 1,000 on for lanes of messages for any time (`is_timer`). These have no
     watermark: all entries up to a place in the order of due times are restored or ended. If a broker wrote the
-    directory last, the pending ones are those of `Snapshot.timers`.
+    directory last, the pending ones are those of `ShardSnapshot.timers`.
     """
 
     level: int
@@ -113,7 +113,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class ShardSnapshot:
     """See the module. Positions are bytes of the log, times Unix ms."""
 
     shard: int
@@ -145,7 +145,7 @@ class Snapshot:
         return dict(asdict(self, dict_factory=_plain))
 
     @classmethod
-    def from_dict(cls, value: dict[str, Any]) -> "Snapshot":
+    def from_dict(cls, value: dict[str, Any]) -> "ShardSnapshot":
         """Raises: ValueError: the value is not a result of `to_dict`."""
         try:
             timers = value["timers"]
@@ -176,14 +176,16 @@ def _lane_of(value: dict[str, Any]) -> LaneView:
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
+class ShardImage:
     """A shard's files, and their content at one moment."""
 
-    files: Files
-    snapshot: Snapshot
+    files: ShardFiles
+    snapshot: ShardSnapshot
 
 
-def open_shards(sources: Sequence[str], levels: str = DEFAULT_DELAY_LEVELS, snapshot: str | None = None) -> list[Shard]:
+def open_shards(
+    sources: Sequence[str], levels: str = DEFAULT_DELAY_LEVELS, snapshot: str | None = None
+) -> list[ShardImage]:
     """The shards of sources, at a snapshot of the same sources from `take_snapshots`, or at one taken now.
 
     Raises:
@@ -200,7 +202,7 @@ def open_shards(sources: Sequence[str], levels: str = DEFAULT_DELAY_LEVELS, snap
     except ValueError as error:
         raise InvalidArgument([Violation("levels", str(error))]) from error
     taken = [take_snapshot(shard, table) for shard in files]
-    return [Shard(*pair) for pair in zip(files, _with_own_numbers(taken), strict=True)]
+    return [ShardImage(*pair) for pair in zip(files, _with_own_numbers(taken), strict=True)]
 
 
 def take_snapshots(sources: Sequence[str], levels: str = DEFAULT_DELAY_LEVELS) -> str:
@@ -209,25 +211,25 @@ def take_snapshots(sources: Sequence[str], levels: str = DEFAULT_DELAY_LEVELS) -
     return to_json(shard.snapshot for shard in open_shards(sources, levels))
 
 
-def to_json(snapshots: Iterable[Snapshot]) -> str:
+def to_json(snapshots: Iterable[ShardSnapshot]) -> str:
     return json.dumps({"version": VERSION, "shards": [snapshot.to_dict() for snapshot in snapshots]})
 
 
-def _pinned(files: list[Files], text: str) -> list[Shard]:
+def _pinned(files: list[ShardFiles], text: str) -> list[ShardImage]:
     try:
         value = json.loads(text)
         if value["version"] != VERSION:
             raise ValueError(f"version {value['version']} is not {VERSION}")
-        found = [Snapshot.from_dict(shard) for shard in value["shards"]]
+        found = [ShardSnapshot.from_dict(shard) for shard in value["shards"]]
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidArgument([Violation("snapshot", f"it cannot be read: {error}")]) from error
     names = [shard.name for shard in files]
     if [snapshot.name for snapshot in found] != names:
         raise InvalidArgument([Violation("snapshot", f"it is not of {', '.join(names)}")])
-    return [Shard(*pair) for pair in zip(files, found, strict=True)]
+    return [ShardImage(*pair) for pair in zip(files, found, strict=True)]
 
 
-def _with_own_numbers(taken: list[Snapshot]) -> list[Snapshot]:
+def _with_own_numbers(taken: list[ShardSnapshot]) -> list[ShardSnapshot]:
     """Renumbers shards with equal numbers (brokers' have) to the next free numbers, in order."""
     free = iter(number for number in range(2 * len(taken)) if number not in {one.shard for one in taken})
     used: set[int] = set()
@@ -239,7 +241,7 @@ def _with_own_numbers(taken: list[Snapshot]) -> list[Snapshot]:
     return found
 
 
-def take_snapshot(files: Files, levels: DelayLevels) -> Snapshot:
+def take_snapshot(files: ShardFiles, levels: DelayLevels) -> ShardSnapshot:
     """A shard's current state.
 
     Args:
@@ -251,7 +253,7 @@ def take_snapshot(files: Files, levels: DelayLevels) -> Snapshot:
     open_root(files)
     for tries in range(_TRIES):
         point = checkpoint.decode(files.content("checkpoint") or b"")
-        walk = _Walk(files, levels, point)
+        walk = _DirectoryWalk(files, levels, point)
         if point is None or walk.is_trusted():
             return walk.snapshot()
         if not files.exists("abort"):
@@ -259,7 +261,7 @@ def take_snapshot(files: Files, levels: DelayLevels) -> Snapshot:
         # Retention in a running store has removed units; its next checkpoint counts without them.
         if tries < _TRIES - 1:
             pause(_PAUSE_S)
-    return _Walk(files, levels, None).snapshot()
+    return _DirectoryWalk(files, levels, None).snapshot()
 
 
 @dataclass(slots=True)
@@ -270,7 +272,7 @@ class _Tally:
     first: dict[Key, int] = field(default_factory=dict)
 
     def see(self, item: Item) -> None:
-        if not isinstance(item, Run):
+        if not isinstance(item, RecordRun):
             return
         stored_at_ms = item.stored_at_ms
         before = np.maximum.accumulate(np.append(self.latest_ms, stored_at_ms))
@@ -283,10 +285,10 @@ class _Tally:
             self.first.setdefault(item.keys[number], int(lowest[number]))
 
 
-class _Walk:
+class _DirectoryWalk:
     """Reads a directory, from the checkpoint on if given."""
 
-    def __init__(self, files: Files, levels: DelayLevels, point: Checkpoint | None) -> None:
+    def __init__(self, files: ShardFiles, levels: DelayLevels, point: Checkpoint | None) -> None:
         self._files = files
         self._point = point
         self.state = state = load(files, levels, probe=point is not None)
@@ -297,7 +299,7 @@ class _Walk:
             first = point.position if point else None
             reader = StateReader(state, first)
             for item in walk_whole(state, first):
-                if isinstance(item, Skipped):
+                if isinstance(item, SkippedBytes):
                     self._skipped[item.position] = item.size
                 reader.see(item)
                 self._tally.see(item)
@@ -320,12 +322,12 @@ class _Walk:
             units += max(end - queue.min_offset, 0)
         return units == point.unit_count
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> ShardSnapshot:
         state = self.state
         store = configs.load_from(self._files, configs.STORE).value
         known = pending_lanes(state)
         timers = self._timers(known.get(TIMER_LANE_FIRST))
-        return Snapshot(
+        return ShardSnapshot(
             shard=_shard(store),
             name=self._files.name,
             min_position=state.min_position,
@@ -371,7 +373,7 @@ class _Walk:
 
     def _timer_lane(self, lane: PendingLane) -> LaneView:
         low, high = lane.queue.min_offset, lane.queue.max_offset
-        place = self.state.places.get(lane.number, Place(0, -1))
+        place = self.state.places.get(lane.number, LanePlace(0, -1))
         ends = self.state.ends.ends(lane.number)
         gone = _packed(np.union1d(lane.progress.ended, ends.restored_entries))
         return LaneView(lane.number, 0, low, low, high, (), lane.counts()[0], *place, gone)
@@ -397,7 +399,7 @@ def _packed(entries: Ints) -> bytes:
     return entries.astype("<i8").tobytes()
 
 
-def _log_end(state: State) -> int:
+def _log_end(state: DirectoryState) -> int:
     return max(state.log.files, default=0) + state.log.segment_bytes if state.log.files else state.min_position
 
 

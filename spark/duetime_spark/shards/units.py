@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from duetime_core.ondisk.folder import Files
 from duetime_format.units import UNIT, UNIT_TYPE, Ints, Units
+from duetime_shard.disk import ShardFiles
 
 from duetime_spark.shards.snapshot import QueueView
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class UnitWindow:
     """Messages [start, stop) of a queue. `made`: messages with units not in its files yet."""
 
     topic: str
@@ -26,7 +26,7 @@ class Window:
     def __len__(self) -> int:
         return self.stop - self.start
 
-    def read(self, files: Files, rows_max: int) -> Iterator[tuple[Ints, Units]]:
+    def read(self, files: ShardFiles, rows_max: int) -> Iterator[tuple[Ints, Units]]:
         """Offsets and units, at most `rows_max` at a time, without units removed by retention."""
         at, end = self.start, min(self.stop, self.files_max)
         while at < end:
@@ -46,7 +46,7 @@ class Window:
         return max(self.file_bytes // UNIT.size, 1)
 
 
-def read_units(files: Files, queue: Window | QueueView, offset: int, count: int) -> Units:
+def read_units(files: ShardFiles, queue: UnitWindow | QueueView, offset: int, count: int) -> Units:
     """Up to `count` units from `offset` on; fewer at the end of a file, none if retention has removed it."""
     if not queue.file_bytes:
         return np.empty(0, UNIT_TYPE)
@@ -57,7 +57,7 @@ def read_units(files: Files, queue: Window | QueueView, offset: int, count: int)
     return np.frombuffer(data, UNIT_TYPE, len(data) // UNIT.size)
 
 
-def window_of(queue: QueueView, start: int, stop: int) -> Window:
+def window_of(queue: QueueView, start: int, stop: int) -> UnitWindow:
     """The part [start, stop) of a queue, clipped to its bounds."""
     start, stop = max(start, queue.min_offset), min(stop, queue.max_offset)
     stop = max(stop, start)
@@ -66,10 +66,12 @@ def window_of(queue: QueueView, start: int, stop: int) -> Window:
         offsets, units = queue.made
         low, high = np.searchsorted(offsets, [max(start, queue.files_max), stop]).tolist()
         made_offsets, made_units = offsets[low:high].tobytes(), units[low:high].tobytes()
-    return Window(queue.topic, queue.queue, start, stop, queue.files_max, queue.file_bytes, made_offsets, made_units)
+    return UnitWindow(
+        queue.topic, queue.queue, start, stop, queue.files_max, queue.file_bytes, made_offsets, made_units
+    )
 
 
-def cut(queue: QueueView, start: int, stop: int, rows: int) -> Iterator[Window]:
+def cut(queue: QueueView, start: int, stop: int, rows: int) -> Iterator[UnitWindow]:
     """The part [start, stop) of a queue in windows of at most `rows` messages."""
     start, stop = max(start, queue.min_offset), min(stop, queue.max_offset)
     while start < stop:
@@ -78,7 +80,7 @@ def cut(queue: QueueView, start: int, stop: int, rows: int) -> Iterator[Window]:
         start = end
 
 
-def first_at(files: Files, queue: QueueView, low: int, high: int, position: int) -> tuple[int, int | None]:
+def first_at(files: ShardFiles, queue: QueueView, low: int, high: int, position: int) -> tuple[int, int | None]:
     """The first message in [low, high) with its record at or after a position, by binary search as if positions
     ascended; and the record's position, None if its unit is gone."""
     found = None

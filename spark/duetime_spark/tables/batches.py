@@ -10,7 +10,7 @@ import pyarrow as pa
 ROWS_MAX = 131_072
 
 
-class Repeated:
+class RepeatedColumns:
     """Columns that repeat one value: made once, cut to length."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from duetime_spark.decoding.decode import Decoder
-from duetime_spark.shards.snapshot import Shard
+from duetime_spark.shards.snapshot import ShardImage
 from duetime_spark.tables.filters import RowFilter
 from duetime_spark.tables.messages import MessagesTask
 from duetime_spark.tables.messages import plan as plan_messages
@@ -50,7 +50,7 @@ class DamageTask:
         return {"shard": self.task.shard, "path": path, "position": position - base, "size": size, "words": words}
 
 
-def plan(shards: Sequence[Shard], schema: pa.Schema, row_filter: RowFilter) -> list[DamageTask]:
+def plan(shards: Sequence[ShardImage], schema: pa.Schema, row_filter: RowFilter) -> list[DamageTask]:
     """Tasks of the same size as those of `messages`."""
     # Other columns differ in meaning from `messages`: a position is relative to its file.
     keys = RowFilter({name: bounds for name, bounds in row_filter.columns.items() if name == "shard"})

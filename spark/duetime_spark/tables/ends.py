@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from duetime_core.ondisk.folder import Files
 from duetime_format import ends, record
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.names import CANCELLED_TOPIC
 from duetime_format.units import FILLER_SIZE
+from duetime_shard.disk import ShardFiles
 
-from duetime_spark.shards.snapshot import Shard
-from duetime_spark.shards.units import Window, window_of
+from duetime_spark.shards.snapshot import ShardImage
+from duetime_spark.shards.units import UnitWindow, window_of
 from duetime_spark.tables.filters import RowFilter
 
 _UNITS_AT_ONCE = 1_024
@@ -27,9 +27,9 @@ class EndsTask:
     """A shard's queue of cancels."""
 
     shard: int
-    files: Files
+    files: ShardFiles
     segment_bytes: int
-    window: Window
+    window: UnitWindow
     schema: pa.Schema
     row_filter: RowFilter
 
@@ -50,7 +50,7 @@ class EndsTask:
         try:
             found = record.decode(self.files.read(f"commitlog/{base:020d}", position - base, size))
             rows = ends.decode(found.body)
-        except Damaged:
+        except DamagedBytes:
             return
         if found.topic == CANCELLED_TOPIC and found.position == position:
             yield rows, np.full(len(rows), position)
@@ -68,7 +68,7 @@ class EndsTask:
         return pa.record_batch([columns[name] for name in self.schema.names], schema=self.schema)
 
 
-def plan(shards: Sequence[Shard], schema: pa.Schema, row_filter: RowFilter) -> list[EndsTask]:
+def plan(shards: Sequence[ShardImage], schema: pa.Schema, row_filter: RowFilter) -> list[EndsTask]:
     tasks = []
     for shard in shards:
         snapshot = shard.snapshot

@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from duetime_core.ondisk.folder import Files
 from duetime_format import record
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.names import GROUPS_TOPIC
 from duetime_format.units import FILLER_SIZE
+from duetime_shard.disk import ShardFiles
 
 from duetime_spark.decoding.deliveries import Deliveries, rows_of
-from duetime_spark.shards.snapshot import Shard
-from duetime_spark.shards.units import Window, window_of
+from duetime_spark.shards.snapshot import ShardImage
+from duetime_spark.shards.units import UnitWindow, window_of
 from duetime_spark.tables.filters import RowFilter
 
 _UNITS_AT_ONCE = 1_024
@@ -25,9 +25,9 @@ _UNITS_AT_ONCE = 1_024
 class JournalSlice:
     """A part of a shard's journal, read from its files. Can be pickled."""
 
-    files: Files
+    files: ShardFiles
     segment_bytes: int
-    window: Window
+    window: UnitWindow
 
     def records(self) -> Iterator[tuple[bytes, int]]:
         """Bodies and store times, in order; skips damaged records and those removed by retention."""
@@ -39,13 +39,13 @@ class JournalSlice:
                 data = self.files.read(f"commitlog/{base:020d}", position - base, size)
                 try:
                     found = record.decode(data)
-                except Damaged:
+                except DamagedBytes:
                     continue
                 if found.topic == GROUPS_TOPIC:
                     yield found.body, found.stored_at_ms
 
 
-def journal_of(shard: Shard, first: int = 0) -> JournalSlice | None:
+def journal_of(shard: ShardImage, first: int = 0) -> JournalSlice | None:
     """The journal from an offset on; None: the shard has no journal."""
     for queue in shard.snapshot.queues:
         if (queue.topic, queue.queue) == (GROUPS_TOPIC, 0):
@@ -74,7 +74,7 @@ class DeliveriesTask:
         yield from map(self.row_filter.keep, found)
 
 
-def plan(shards: Sequence[Shard], schema: pa.Schema, row_filter: RowFilter) -> list[DeliveriesTask]:
+def plan(shards: Sequence[ShardImage], schema: pa.Schema, row_filter: RowFilter) -> list[DeliveriesTask]:
     tasks = []
     for shard in shards:
         journal, snapshot = journal_of(shard), shard.snapshot

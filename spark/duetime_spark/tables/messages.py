@@ -9,13 +9,13 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from duetime_core.ondisk.facts import MOVED_TOPICS
-from duetime_core.ondisk.folder import Files
 from duetime_format import layout
 from duetime_format.columns import take
+from duetime_shard.disk import ShardFiles
+from duetime_shard.facts import MOVED_TOPICS
 
 from duetime_spark.decoding.decode import Decoder, batches
-from duetime_spark.shards.snapshot import QueueView, Shard
+from duetime_spark.shards.snapshot import QueueView, ShardImage
 from duetime_spark.shards.units import first_at
 from duetime_spark.tables.filters import RowFilter
 
@@ -33,7 +33,7 @@ class MessagesTask:
     """Ranges [start, stop) of a shard's log, each within a segment."""
 
     shard: int
-    files: Files
+    files: ShardFiles
     segment_bytes: int
     ranges: tuple[tuple[int, int], ...]
     schema: pa.Schema
@@ -62,7 +62,7 @@ class MessagesTask:
 
 
 def plan(
-    shards: Sequence[Shard], schema: pa.Schema, row_filter: RowFilter, task_bytes: int = TASK_BYTES
+    shards: Sequence[ShardImage], schema: pa.Schema, row_filter: RowFilter, task_bytes: int = TASK_BYTES
 ) -> list[MessagesTask]:
     """Tasks of about `task_bytes` of the log each."""
     tasks = []
@@ -78,7 +78,7 @@ def plan(
     return tasks
 
 
-def _ranges(shard: Shard, row_filter: RowFilter, task_bytes: int) -> Iterator[tuple[int, int]]:
+def _ranges(shard: ShardImage, row_filter: RowFilter, task_bytes: int) -> Iterator[tuple[int, int]]:
     """The log up to the snapshot's end, cut at records."""
     snapshot = shard.snapshot
     low, high = row_filter.range("position")
@@ -96,7 +96,7 @@ def _ranges(shard: Shard, row_filter: RowFilter, task_bytes: int) -> Iterator[tu
                 yield first, stop
 
 
-def _record_near(shard: Shard, queues: Sequence[QueueView], position: int, limit: int) -> int | None:
+def _record_near(shard: ShardImage, queues: Sequence[QueueView], position: int, limit: int) -> int | None:
     """The first record known to begin in [position, limit)."""
     segment, found = shard.snapshot.segment_bytes, []
     for queue in queues:
@@ -139,7 +139,7 @@ class _Times:
     latest_ms: int = 0
     known: list[tuple[int, int]] = field(default_factory=list)
 
-    def see(self, shard: Shard, position: int) -> None:
+    def see(self, shard: ShardImage, position: int) -> None:
         base = position - position % shard.snapshot.segment_bytes
         data = shard.files.read(f"commitlog/{base:020d}", position - base, _SAMPLE_BYTES)
         run = take(data, 0, position)
@@ -157,7 +157,7 @@ class _Times:
         return any(position >= stop and known_ms < at_ms for position, known_ms in self.known)
 
 
-def _of_time(shard: Shard, row_filter: RowFilter, ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _of_time(shard: ShardImage, row_filter: RowFilter, ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Drops ranges with only records stored too early. Later ranges stay: copies have early times."""
     low = row_filter.range("stored_at_ms")[0]
     if "stored_at_ms" not in row_filter or low <= 0:

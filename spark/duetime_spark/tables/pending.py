@@ -17,14 +17,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from duetime_core.ondisk.folder import Files
-from duetime_format.lanes import TIMER_LANE_FIRST, Place, lane_of
+from duetime_format.lanes import TIMER_LANE_FIRST, LanePlace, lane_of
 from duetime_format.units import FILLER_SIZE, UNIT_TYPE, Ints, Units, are_ended, dues_of
+from duetime_shard.disk import ShardFiles
 
 from duetime_spark.decoding.topics import find_topics
-from duetime_spark.shards.snapshot import LaneView, QueueView, Shard
-from duetime_spark.shards.units import Window, cut, first_at
-from duetime_spark.tables.batches import ROWS_MAX, Repeated, batch, numbers
+from duetime_spark.shards.snapshot import LaneView, QueueView, ShardImage
+from duetime_spark.shards.units import UnitWindow, cut, first_at
+from duetime_spark.tables.batches import ROWS_MAX, RepeatedColumns, batch, numbers
 from duetime_spark.tables.filters import RowFilter
 from duetime_spark.tables.queue_entries import grouped, may_be_due
 
@@ -41,11 +41,11 @@ class LanePart:
     """A window of a lane, and its entries gone without a mark."""
 
     level: int
-    window: Window
+    window: UnitWindow
     # Entries of the window (i64, little-endian), ascending.
     gone: bytes = b""
     # Timers: all entries up to here in order of due time are gone.
-    place: Place | None = None
+    place: LanePlace | None = None
 
     def kept(self, entries: "PendingEntries", tags: Ints) -> npt.NDArray[np.bool_]:
         """The mask of pending entries."""
@@ -85,14 +85,14 @@ class PendingTask:
     """Parts of a shard's lanes."""
 
     shard: int
-    files: Files
+    files: ShardFiles
     segment_bytes: int
     parts: tuple[LanePart, ...]
     schema: pa.Schema
     row_filter: RowFilter
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        repeated = Repeated()
+        repeated = RepeatedColumns()
         for entries, topics in self.found():
             yield from self._batches(entries, topics, repeated)
 
@@ -169,7 +169,7 @@ class PendingTask:
         topics.put(again, found.names, found.codes)
 
     def _batches(
-        self, entries: PendingEntries, topics: "TopicColumn | None", repeated: Repeated
+        self, entries: PendingEntries, topics: "TopicColumn | None", repeated: RepeatedColumns
     ) -> Iterator[pa.RecordBatch]:
         mask = self.row_filter.mask("position", entries.positions)
         codes = topics.codes if topics is not None else None
@@ -180,7 +180,7 @@ class PendingTask:
             names = topics.text(codes[part]) if topics is not None and codes is not None else None
             yield self._batch(entries.take(np.arange(len(entries))[part]), names, repeated)
 
-    def _batch(self, entries: PendingEntries, names: pa.Array | None, repeated: Repeated) -> pa.RecordBatch:
+    def _batch(self, entries: PendingEntries, names: pa.Array | None, repeated: RepeatedColumns) -> pa.RecordBatch:
         return batch(
             self.schema,
             {
@@ -262,7 +262,7 @@ def stretches(positions: Ints, sizes: Ints, segment_bytes: int) -> Iterator[tupl
 # --- planning -------------------------------------------------------------------------------------------------------
 
 
-def plan(shards: Sequence[Shard], schema: pa.Schema, row_filter: RowFilter, rows: int) -> list[PendingTask]:
+def plan(shards: Sequence[ShardImage], schema: pa.Schema, row_filter: RowFilter, rows: int) -> list[PendingTask]:
     """Tasks of about `rows` rows each."""
     tasks = []
     for shard in shards:
@@ -292,7 +292,7 @@ def plan(shards: Sequence[Shard], schema: pa.Schema, row_filter: RowFilter, rows
     return tasks
 
 
-def _lanes(shard: Shard, row_filter: RowFilter) -> list[tuple[LaneView, QueueView]]:
+def _lanes(shard: ShardImage, row_filter: RowFilter) -> list[tuple[LaneView, QueueView]]:
     snapshot = shard.snapshot
     queues = {lane: queue for queue in snapshot.queues if (lane := lane_of(queue.topic, queue.queue)) is not None}
     if snapshot.timers is not None:
@@ -304,7 +304,9 @@ def _lanes(shard: Shard, row_filter: RowFilter) -> list[tuple[LaneView, QueueVie
     ]
 
 
-def _by_position(shard: Shard, lanes: list[tuple[LaneView, QueueView]], rows: int) -> Iterator[tuple[LanePart, ...]]:
+def _by_position(
+    shard: ShardImage, lanes: list[tuple[LaneView, QueueView]], rows: int
+) -> Iterator[tuple[LanePart, ...]]:
     """Parts of all lanes in one section of the log."""
     snapshot = shard.snapshot
     count = sum(lane.pending for lane, _ in lanes)
@@ -326,8 +328,8 @@ def _by_position(shard: Shard, lanes: list[tuple[LaneView, QueueView]], rows: in
             yield tuple(group)
 
 
-def _part(lane: LaneView, window: Window) -> LanePart:
+def _part(lane: LaneView, window: UnitWindow) -> LanePart:
     gone = lane.gone_entries
     own = gone[slice(*np.searchsorted(gone, (window.start, window.stop)))]
-    place = Place(lane.place_due_at_ms, lane.place_entry) if lane.is_timer else None
+    place = LanePlace(lane.place_due_at_ms, lane.place_entry) if lane.is_timer else None
     return LanePart(lane.level, window, own.astype("<i8").tobytes(), place)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from duetime_format.compiled import twin
 from duetime_format.units import Ints
 
-from duetime_spark.shards.snapshot import Shard
+from duetime_spark.shards.snapshot import ShardImage
 from duetime_spark.tables import pending
 from duetime_spark.tables.filters import RowFilter
 from duetime_spark.tables.pending import GONE, PendingEntries, PendingTask
@@ -138,7 +138,7 @@ class MinutesTask:
 
 
 def plan(
-    shards: Sequence[Shard], schema: pa.Schema, row_filter: RowFilter, rows: int, now_ms: int | None
+    shards: Sequence[ShardImage], schema: pa.Schema, row_filter: RowFilter, rows: int, now_ms: int | None
 ) -> list[MinutesTask]:
     """Tasks of about `rows` entries each; `now_ms` None: each shard's moment of the snapshot."""
     names = [name for name in _COLUMNS if name != "topic" or "topic" in schema.names]

@@ -6,13 +6,13 @@ from functools import partial
 
 import numpy as np
 import pyarrow as pa
-from duetime_core.ondisk.folder import Files
 from duetime_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from duetime_format.units import FILLER_SIZE, Ints, Units, are_ended, dues_of
+from duetime_shard.disk import ShardFiles
 
-from duetime_spark.shards.snapshot import QueueView, Shard
-from duetime_spark.shards.units import Window, cut, read_units
-from duetime_spark.tables.batches import ROWS_MAX, Repeated, batch, numbers
+from duetime_spark.shards.snapshot import QueueView, ShardImage
+from duetime_spark.shards.units import UnitWindow, cut, read_units
+from duetime_spark.tables.batches import ROWS_MAX, RepeatedColumns, batch, numbers
 from duetime_spark.tables.filters import RowFilter
 
 # Hashes of tags are not above it, due times are.
@@ -24,13 +24,13 @@ class EntriesTask:
     """Some windows of a shard's queues."""
 
     shard: int
-    files: Files
-    windows: tuple[Window, ...]
+    files: ShardFiles
+    windows: tuple[UnitWindow, ...]
     schema: pa.Schema
     row_filter: RowFilter
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        repeated = Repeated()
+        repeated = RepeatedColumns()
         for window in self.windows:
             for offsets, units in window.read(self.files, ROWS_MAX):
                 found = self._batch(window, offsets, units, repeated)
@@ -38,7 +38,7 @@ class EntriesTask:
                     yield found
         self.files.close()
 
-    def _batch(self, window: Window, offsets: Ints, units: Units, repeated: Repeated) -> pa.RecordBatch:
+    def _batch(self, window: UnitWindow, offsets: Ints, units: Units, repeated: RepeatedColumns) -> pa.RecordBatch:
         columns = {"offset": offsets, "position": units["position"], "size": units["size"]}
         constants: dict[str, object] = {"shard": self.shard, "topic": window.topic, "queue": window.queue}
         if _is_dated(window, units):
@@ -64,21 +64,21 @@ class EntriesTask:
         )
 
 
-def _is_dated(window: Window, units: Units) -> bool:
+def _is_dated(window: UnitWindow, units: Units) -> bool:
     """Whether units have due times: lanes' units do, except timers' units written by a broker."""
     if window.topic != TIMER_TOPIC:
         return window.topic == SCHEDULE_TOPIC
     return not len(units) or int(np.abs(units["tags"].astype(np.int64)).max()) > _HASH_MAX
 
 
-def plan(shards: Sequence[Shard], schema: pa.Schema, row_filter: RowFilter, rows: int) -> list[EntriesTask]:
+def plan(shards: Sequence[ShardImage], schema: pa.Schema, row_filter: RowFilter, rows: int) -> list[EntriesTask]:
     """Tasks of about `rows` rows each."""
     tasks: list[EntriesTask] = []
     for shard in shards:
         snapshot = shard.snapshot
         if not row_filter.allows("shard", snapshot.shard):
             continue
-        windows: list[Window] = []
+        windows: list[UnitWindow] = []
         for queue in snapshot.queues:
             if row_filter.allows("topic", queue.topic) and row_filter.allows("queue", queue.queue):
                 windows += _windows(shard, queue, row_filter, rows)
@@ -88,7 +88,7 @@ def plan(shards: Sequence[Shard], schema: pa.Schema, row_filter: RowFilter, rows
     return tasks
 
 
-def _windows(shard: Shard, queue: QueueView, row_filter: RowFilter, rows: int) -> Iterator[Window]:
+def _windows(shard: ShardImage, queue: QueueView, row_filter: RowFilter, rows: int) -> Iterator[UnitWindow]:
     low, high = row_filter.range("offset")
     for window in cut(queue, max(low, 0), min(high, queue.max_offset) + 1, rows):
         # Timers' due times do not ascend.
@@ -96,7 +96,7 @@ def _windows(shard: Shard, queue: QueueView, row_filter: RowFilter, rows: int) -
             yield window
 
 
-def may_be_due(shard: Shard, window: Window, row_filter: RowFilter) -> bool:
+def may_be_due(shard: ShardImage, window: UnitWindow, row_filter: RowFilter) -> bool:
     """Whether a lane's window may hold entries with matching due times: due times ascend if the level table has never
     changed."""
     if "due_at_ms" not in row_filter or not shard.snapshot.dues_ascend or window.made_offsets:
@@ -110,9 +110,9 @@ def may_be_due(shard: Shard, window: Window, row_filter: RowFilter) -> bool:
     return int(first.min()) <= high and int(last.max()) >= low
 
 
-def grouped(windows: Sequence[Window], rows: int) -> Iterator[tuple[Window, ...]]:
+def grouped(windows: Sequence[UnitWindow], rows: int) -> Iterator[tuple[UnitWindow, ...]]:
     """Groups of windows with up to `rows` rows."""
-    group: list[Window] = []
+    group: list[UnitWindow] = []
     count = 0
     for window in windows:
         if group and count + len(window) > rows:

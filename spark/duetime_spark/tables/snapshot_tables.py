@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from duetime_spark.shards.snapshot import Shard, Snapshot
+from duetime_spark.shards.snapshot import ShardImage, ShardSnapshot
 from duetime_spark.tables.filters import RowFilter
 
 
@@ -20,11 +20,11 @@ class RowsTask:
         yield self.table
 
 
-def plan_lanes(shards: Sequence[Shard], schema: pa.Schema, row_filter: RowFilter) -> list[RowsTask]:
+def plan_lanes(shards: Sequence[ShardImage], schema: pa.Schema, row_filter: RowFilter) -> list[RowsTask]:
     return _task(schema, [row for shard in shards for row in lane_rows(shard.snapshot)], row_filter)
 
 
-def plan_findings(shards: Sequence[Shard], schema: pa.Schema, row_filter: RowFilter) -> list[RowsTask]:
+def plan_findings(shards: Sequence[ShardImage], schema: pa.Schema, row_filter: RowFilter) -> list[RowsTask]:
     return _task(schema, [row for shard in shards for row in _findings(shard.snapshot)], row_filter)
 
 
@@ -33,7 +33,7 @@ def _task(schema: pa.Schema, rows: list[dict[str, Any]], row_filter: RowFilter) 
     return [RowsTask(pa.RecordBatch.from_pylist([{name: row[name] for name in schema.names} for row in kept], schema))]
 
 
-def lane_rows(snapshot: Snapshot) -> Iterator[dict[str, Any]]:
+def lane_rows(snapshot: ShardSnapshot) -> Iterator[dict[str, Any]]:
     """Rows of table `lanes`."""
     for lane in snapshot.lanes:
         yield {
@@ -52,7 +52,7 @@ def lane_rows(snapshot: Snapshot) -> Iterator[dict[str, Any]]:
         }
 
 
-def _findings(snapshot: Snapshot) -> Iterator[dict[str, Any]]:
+def _findings(snapshot: ShardSnapshot) -> Iterator[dict[str, Any]]:
     for finding in snapshot.findings:
         yield {
             "shard": snapshot.shard,

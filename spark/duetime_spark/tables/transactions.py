@@ -1,7 +1,7 @@
 """Tables `transactions`, a shard's half messages by the units of their queue, and `transaction_ends`, by its log.
 
 A unit's mark gives the end of a half message, and its place: one ended after the snapshot was open then. Without a
-mark the log gives it (duetime_core.ondisk.halves), and also for all half messages from a broker.
+mark the log gives it (duetime_shard.halves), and also for all half messages from a broker.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,21 +10,21 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from duetime_core.ondisk import halves as halves_on_disk
-from duetime_core.ondisk.facts import NOWHERE, decided
-from duetime_core.ondisk.files import LogFiles
-from duetime_core.ondisk.folder import Files
-from duetime_core.ondisk.scan import scan_runs
 from duetime_format import halves, record
-from duetime_format.columns import Run
-from duetime_format.errors import Damaged
+from duetime_format.columns import RecordRun
+from duetime_format.errors import DamagedBytes
 from duetime_format.halves import are_ended, ends_of
 from duetime_format.names import HALF_TOPIC
 from duetime_format.properties import as_text, value_of
 from duetime_format.units import FILLER_SIZE, Ints, Units, joined
+from duetime_shard import halves as halves_on_disk
+from duetime_shard.disk import ShardFiles
+from duetime_shard.facts import NOWHERE, decided
+from duetime_shard.files import LogFiles
+from duetime_shard.walk import scan_runs
 
-from duetime_spark.shards.snapshot import Shard
-from duetime_spark.shards.units import Window, window_of
+from duetime_spark.shards.snapshot import ShardImage
+from duetime_spark.shards.units import UnitWindow, window_of
 from duetime_spark.tables import messages
 from duetime_spark.tables.filters import RowFilter
 
@@ -43,11 +43,11 @@ class TransactionsTask:
     """A shard's queue of half messages."""
 
     shard: int
-    files: Files
+    files: ShardFiles
     # The log's bounds at the snapshot.
     first: int
     end: int
-    window: Window
+    window: UnitWindow
     schema: pa.Schema
     row_filter: RowFilter
 
@@ -102,7 +102,7 @@ def _columns(log: LogFiles, units: Units) -> dict[str, list[Any]]:
     for position, size, _ in units.tolist():
         try:
             found = record.decode(log.read(position, size))
-        except Damaged:
+        except DamagedBytes:
             rows.append((None,) * 4)
             continue
         properties = found.properties
@@ -113,11 +113,11 @@ def _columns(log: LogFiles, units: Units) -> dict[str, list[Any]]:
 
 
 @dataclass(frozen=True)
-class EndsTask:
+class TransactionEndsTask:
     """Ranges of a shard's log, each within a segment."""
 
     shard: int
-    files: Files
+    files: ShardFiles
     ranges: tuple[tuple[int, int], ...]
     schema: pa.Schema
     row_filter: RowFilter
@@ -135,7 +135,7 @@ class EndsTask:
     _names = ("shard", "offset", "end", "position", "topic", "queue", "queue_offset")
 
     def _rows(self, item: object, stop: int) -> Iterator[tuple[Any, ...]]:
-        if isinstance(item, Run):
+        if isinstance(item, RecordRun):
             rows, _ = decided(item)
             for offset, code, index, _ in rows[:, item.positions[rows[2]] < stop].T.tolist():
                 topic, queue = item.keys[item.key_of[index]]
@@ -144,7 +144,7 @@ class EndsTask:
                 yield self.shard, named, STATES[code], int(item.positions[index]), *place
 
 
-def plan(shards: Sequence[Shard], schema: pa.Schema, row_filter: RowFilter) -> list[TransactionsTask]:
+def plan(shards: Sequence[ShardImage], schema: pa.Schema, row_filter: RowFilter) -> list[TransactionsTask]:
     tasks = []
     for shard in shards:
         snapshot = shard.snapshot
@@ -156,8 +156,8 @@ def plan(shards: Sequence[Shard], schema: pa.Schema, row_filter: RowFilter) -> l
     return tasks
 
 
-def plan_ends(shards: Sequence[Shard], schema: pa.Schema, row_filter: RowFilter) -> list[EndsTask]:
+def plan_ends(shards: Sequence[ShardImage], schema: pa.Schema, row_filter: RowFilter) -> list[TransactionEndsTask]:
     """Tasks as for the table `messages`, for shards with transactions."""
     known = [shard for shard in shards if any(queue.topic == HALF_TOPIC for queue in shard.snapshot.queues)]
     tasks = messages.plan(known, schema, row_filter)
-    return [EndsTask(task.shard, task.files, task.ranges, schema, row_filter) for task in tasks]
+    return [TransactionEndsTask(task.shard, task.files, task.ranges, schema, row_filter) for task in tasks]

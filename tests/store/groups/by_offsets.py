@@ -7,11 +7,11 @@ from duetime.v1 import leases_pb2
 from duetime_format import receipts
 from duetime_format.ranges import ranges
 from duetime_store.groups import acking
-from duetime_store.groups.groups import OK, Groups
+from duetime_store.groups.groups import OK, GroupRegistry
 
 
-def ack_by_offsets(groups: Groups, group: str, names: Sequence[bytes]) -> list[int]:
-    """A status for each receipt, as `Groups.ack` gives it."""
+def ack_by_offsets(groups: GroupRegistry, group: str, names: Sequence[bytes]) -> list[int]:
+    """A status for each receipt, as `GroupRegistry.ack` gives it."""
     leases: dict[bytes, set[int]] = defaultdict(set)
     for name in names:
         leases[_lease(name)].add(_offset(name))

@@ -17,19 +17,19 @@ from typing import Any
 
 from duetime_core.errors import DiskFull, Overloaded, ReadOnly
 from duetime_format import receipts, record
-from duetime_format.events import Key
+from duetime_format.events import PlaceKey
 from duetime_format.names import GROUPS_TOPIC
 from duetime_format.properties import decode_properties, encode_properties
 from duetime_format.record import Record
 from duetime_store.groups import loading, snapshot
-from duetime_store.groups.fetch import Asked, Fetcher, Given
-from duetime_store.groups.groups import OK, Groups, Open
-from duetime_store.groups.lines import Lines
-from duetime_store.groups.offsets import GroupOffsets
+from duetime_store.groups.fetch import Fetcher, FetchRequest, LeasedBatch
+from duetime_store.groups.groups import OK, GroupRegistry, OpenMessage
+from duetime_store.groups.lines import WaiterLines
+from duetime_store.groups.offsets import CommittedOffsets
 from duetime_store.groups.persistence import GroupKeeper
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reading.filters import Filter
-from duetime_store.recovery.checkpointer import Keeper
+from duetime_store.recovery.checkpointer import CheckpointKeeper
 from duetime_store.writing.settling import settle_records
 from prometheus_client import CollectorRegistry
 
@@ -37,7 +37,7 @@ from tests.store.conftest import reader_of, unhurried
 from tests.store.life import Life, Message
 
 GROUP, TOPIC, RETRY = "g", "orders", "%RETRY%g"
-KEY = Key(GROUP, TOPIC, TOPIC, 0)
+KEY = PlaceKey(GROUP, TOPIC, TOPIC, 0)
 SHARD = 1
 WANTED = Filter.parse("")
 
@@ -52,23 +52,27 @@ class GroupLife(Life):
         # Offset by the id of the copy that may exist, and ids of copies that must exist.
         self.copies: dict[str, int] = {}
         self.settled: set[str] = set()
-        self.given: list[tuple[Given, list[bytes]]] = []
+        self.given: list[tuple[LeasedBatch, list[bytes]]] = []
         self.waiting: list[tuple[Any, set[int], set[str]]] = []
         self.faults = 0
         super().__init__(root, dice)
 
-    def make_keeper(self) -> Keeper:
+    def make_keeper(self) -> CheckpointKeeper:
         self.waiting.clear()
         self.given.clear()
         assert self.directory is not None
-        offsets = GroupOffsets(self.worker, self.watch)
+        offsets = CommittedOffsets(self.worker, self.watch)
         path = self.root / snapshot.FILE
         state = loading.load(path, self.store, offsets)
         self.faults = state.faults
         store = self.store
         state.progress.bound(leases_max=10_000, groups_max=9, places_max=9)
-        self.groups = Groups(
-            *(store.queues, store.gate, store.clock, store.journal), state.progress, state.gone, Lines(), shard=SHARD
+        self.groups = GroupRegistry(
+            *(store.queues, store.gate, store.clock, store.journal),
+            state.progress,
+            state.gone,
+            WaiterLines(),
+            shard=SHARD,
         )
         reader = reader_of(self.store, StoreMetrics(CollectorRegistry()))
         self.fetcher = Fetcher(self.store.queues, self.store.clock, reader, self.groups)
@@ -80,7 +84,7 @@ class GroupLife(Life):
         self.run(self._receive(count, invisible_ms))
 
     async def _receive(self, count: int, invisible_ms: int) -> None:
-        asked = Asked(
+        asked = FetchRequest(
             GROUP,
             TOPIC,
             (0,),
@@ -130,7 +134,7 @@ class GroupLife(Life):
         records, found = [], []
         for name in self.given[-1][1] if self.given else ():
             one = self.groups.open_one(GROUP, name)
-            if isinstance(one, Open) and len(found) < count:
+            if isinstance(one, OpenMessage) and len(found) < count:
                 found.append(one)
                 self._count += 1
                 message_id = f"m{self._count}"

@@ -6,18 +6,18 @@ after each crash the index has all of them.
 
 from duetime_core.errors import Overloaded, ReadOnly
 from duetime_format import receipts, record
-from duetime_format.events import Key
+from duetime_format.events import PlaceKey
 from duetime_format.names import lite_key
 from duetime_format.properties import decode_properties
-from duetime_store.groups.fetch import Asked, Given
-from duetime_store.groups.holds import Place
-from duetime_store.groups.lines import Lines
+from duetime_store.groups.fetch import FetchRequest, LeasedBatch
+from duetime_store.groups.holds import GroupPlace
+from duetime_store.groups.lines import WaiterLines
 from duetime_store.groups.lites import LiteFetcher, LitePlaces
 from duetime_store.metrics import StoreMetrics
 from duetime_store.queues.lites import Lites
 from duetime_store.reading.lites import LiteFiller
-from duetime_store.reading.turns import Turns
-from duetime_store.recovery.checkpointer import Keeper
+from duetime_store.reading.turns import ScanTurns
+from duetime_store.recovery.checkpointer import CheckpointKeeper
 from prometheus_client import CollectorRegistry
 
 from tests.store.conftest import reader_of, sent, unhurried
@@ -34,14 +34,14 @@ KEEP_MS = 1 << 50
 class LiteLife(GroupLife):
     """See the module."""
 
-    def make_keeper(self) -> Keeper:
+    def make_keeper(self) -> CheckpointKeeper:
         keeper = super().make_keeper()
         metrics = StoreMetrics(CollectorRegistry())
         reader = reader_of(self.store, metrics)
         self.lites = Lites(len(NAMES), metrics)
         queues, clock = self.store.queues, self.store.clock
-        places = LitePlaces(self.groups.progress, Lines())
-        self.filler = LiteFiller(queues, clock, reader, self.lites, Turns(), places, keep_ms=KEEP_MS)
+        places = LitePlaces(self.groups.progress, WaiterLines())
+        self.filler = LiteFiller(queues, clock, reader, self.lites, ScanTurns(), places, keep_ms=KEEP_MS)
         self.lite_fetcher = LiteFetcher(queues, clock, reader, self.groups, self.lites, self.filler, {})
         return keeper
 
@@ -53,7 +53,7 @@ class LiteLife(GroupLife):
 
     async def _receive(self, count: int, invisible_ms: int) -> None:
         keys = tuple(self.dice.sample([*KEYS.values()], 2))
-        asked = Asked(
+        asked = FetchRequest(
             *(GROUP, TOPIC, (0,), (), count, 1 << 20, invisible_ms, 0, WANTED, 1_000),
             ordered=True,
             start_at_ms=0,
@@ -75,7 +75,7 @@ class LiteLife(GroupLife):
             self._check_given(one, *before.get(one.lease.place.key.topic, (False, set(), 0)))
             self.given.append((one, receipts.pack(SHARD, one.lease.id, one.offsets)))
 
-    def _check_given(self, one: Given, is_blocked: bool, returned: set[int], frontier: int) -> None:
+    def _check_given(self, one: LeasedBatch, is_blocked: bool, returned: set[int], frontier: int) -> None:
         offsets = one.offsets
         assert not is_blocked, "a lite topic has two leases"
         assert not self.done & set(offsets), "what is done comes back"
@@ -87,8 +87,8 @@ class LiteLife(GroupLife):
             assert KEYS[properties[record.LITE_TOPIC]] == one.lease.place.key.topic
             at += size
 
-    def _place(self, key: str) -> Place | None:
-        return self.groups.progress.places.get(Key(GROUP, key, TOPIC, 0))
+    def _place(self, key: str) -> GroupPlace | None:
+        return self.groups.progress.places.get(PlaceKey(GROUP, key, TOPIC, 0))
 
     # --- checks ----------------------------------------------------------------------------------------------------
 
@@ -130,6 +130,6 @@ class LiteLife(GroupLife):
         return found
 
 
-def _state(place: Place) -> tuple[bool, set[int], int]:
+def _state(place: GroupPlace) -> tuple[bool, set[int], int]:
     """Whether it has a lease, its outstanding offsets, and its frontier."""
     return place.is_blocked, set(place.entries), place.frontier

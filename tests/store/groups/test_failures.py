@@ -8,7 +8,7 @@ import pytest
 from duetime.v1 import store_pb2
 from duetime_format.names import retry_topic
 from duetime_store.groups import snapshot
-from duetime_store.groups.groups import Open
+from duetime_store.groups.groups import OpenMessage
 
 from tests.store.groups.running import EXPIRED, GROUP, INVISIBLE_MS, OK, Consuming, copy, names, told
 from tests.store.groups.test_leases import lined_up
@@ -51,7 +51,7 @@ async def test_lease_without_a_stored_copy_expires(store: Consuming) -> None:
     (got,) = await store.receive()
     groups = store.node.parts.groups
     one = groups.open_one(GROUP, got.receipt)
-    assert isinstance(one, Open)
+    assert isinstance(one, OpenMessage)
     finish = groups.settle(one, (retry_topic(GROUP), 0, 0))
     store.clock.move(INVISIBLE_MS)
     groups.expire()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from duetime.v1 import store_pb2
-from duetime_store.groups.groups import Groups
+from duetime_store.groups.groups import GroupRegistry
 
 from tests.store.groups.by_offsets import ack_by_offsets
 from tests.store.groups.running import EXPIRED, GROUP, INVISIBLE_MS, OK, UNKNOWN, Consuming, names, told
@@ -96,7 +96,7 @@ async def lined_up(store: Consuming, count: int) -> None:
             await store.stub.Describe(store_pb2.DescribeRequest())
 
 
-@pytest.mark.parametrize("ack", [Groups.ack, ack_by_offsets])
+@pytest.mark.parametrize("ack", [GroupRegistry.ack, ack_by_offsets])
 async def test_a_lease_is_over_at_its_end(store: Consuming, ack: Callable[..., list[int]]) -> None:
     await store.send("a", "b")
     got = [one.receipt for one in await store.receive()]

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from duetime_format import receipts, record
-from duetime_format.events import Key
+from duetime_format.events import PlaceKey
 from duetime_format.properties import decode_properties
 from duetime_store.files.worker import FileWorker
 from duetime_store.groups import loading, snapshot
-from duetime_store.groups.fetch import Asked, Fetcher
-from duetime_store.groups.groups import EXPIRED, OK, UNKNOWN, Groups, Open
+from duetime_store.groups.fetch import Fetcher, FetchRequest
+from duetime_store.groups.groups import EXPIRED, OK, UNKNOWN, GroupRegistry, OpenMessage
 from duetime_store.groups.holds import EXHAUSTED, LEASED, RETURNED, WAITING
-from duetime_store.groups.lines import Lines
-from duetime_store.groups.offsets import GroupOffsets
+from duetime_store.groups.lines import WaiterLines
+from duetime_store.groups.offsets import CommittedOffsets
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reading.filters import Filter
 from duetime_store.writing.settling import settle_records
@@ -33,7 +33,7 @@ from tests.store.conftest import HandClock, Shard, reader_of, sent, unhurried
 from tests.store.groups.by_offsets import ack_by_offsets
 
 GROUP, TOPIC, SHARD = "g", "orders", 3
-KEY = Key(GROUP, TOPIC, TOPIC, 0)
+KEY = PlaceKey(GROUP, TOPIC, TOPIC, 0)
 MAX_ATTEMPTS = 3
 
 
@@ -79,12 +79,16 @@ class Machine(RuleBasedStateMachine):
 
     def load(self) -> None:
         store = self.shard.store
-        self.offsets = GroupOffsets(FileWorker(self.shard.directory, None), None)  # type: ignore[arg-type]
+        self.offsets = CommittedOffsets(FileWorker(self.shard.directory, None), None)  # type: ignore[arg-type]
         self.path = self.shard.root / snapshot.FILE
         state = loading.load(self.path, store, self.offsets)
         state.progress.bound(leases_max=1_000, groups_max=10, places_max=10)
-        self.groups = Groups(
-            *(store.queues, store.gate, store.clock, store.journal), state.progress, state.gone, Lines(), shard=SHARD
+        self.groups = GroupRegistry(
+            *(store.queues, store.gate, store.clock, store.journal),
+            state.progress,
+            state.gone,
+            WaiterLines(),
+            shard=SHARD,
         )
         reader = reader_of(store, StoreMetrics(CollectorRegistry()))
         self.fetcher = Fetcher(store.queues, store.clock, reader, self.groups)
@@ -150,7 +154,7 @@ class Machine(RuleBasedStateMachine):
     def receive(self, count: int, invisible_ms: int) -> None:
         self.expire()
         wanted = Filter.parse("")
-        asked = Asked(
+        asked = FetchRequest(
             GROUP, TOPIC, (0,), (), count, 1 << 20, invisible_ms, 0, wanted, MAX_ATTEMPTS, self.ordered, 0, "m", "host"
         )
         if KEY not in self.groups.progress.places:
@@ -237,11 +241,11 @@ class Machine(RuleBasedStateMachine):
             self.expire()
             offset = self.open_under(name)
             one = self.groups.open_one(GROUP, name)
-            assert isinstance(one, Open) == (offset is not None)
-            if not isinstance(one, Open):
+            assert isinstance(one, OpenMessage) == (offset is not None)
+            if not isinstance(one, OpenMessage):
                 continue
 
-            def settle(_: int, topic: str, queue: int, at: int, one: Open = one) -> Any:
+            def settle(_: int, topic: str, queue: int, at: int, one: OpenMessage = one) -> Any:
                 return self.groups.settle(one, (topic, queue, at))
 
             settle_records(self.shard.store, sent("copy", topic="%RETRY%g"), (), settle)
@@ -334,7 +338,7 @@ class Machine(RuleBasedStateMachine):
         store = self.shard.store
         name = next((one for one in reversed(self.given) if self.open_under(one)), None)
         one = self.groups.open_one(GROUP, name) if name else UNKNOWN
-        if isinstance(one, Open):
+        if isinstance(one, OpenMessage):
             # The journal, and a copy behind it that may not get there.
             settle_records(store, sent("copy", topic="%RETRY%g"), (), lambda _, *copy: self.groups.settle(one, copy))
         elif store.journal.entries:
@@ -347,7 +351,7 @@ class Machine(RuleBasedStateMachine):
             store.log.write([(batch.runs[0][0], [written[:kept]])])
         self.shard.reopen()
         self.load()
-        if isinstance(one, Open):
+        if isinstance(one, OpenMessage):
             stored = self.shard.store.queues.get_bytes(b"%RETRY%g", 0).max_offset > copies
             if stored:
                 assert one.offset not in self.entries()

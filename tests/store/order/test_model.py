@@ -4,10 +4,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from duetime_format.lanes import Place
+from duetime_format.lanes import LanePlace
 from duetime_store.files.disk import Disk
-from duetime_store.lanes.order.order import MANIFEST, Order
-from duetime_store.lanes.order.rows import END, START, Rows, before
+from duetime_store.lanes.order.order import MANIFEST, LaneOrder
+from duetime_store.lanes.order.rows import END, START, OrderRows, before
 from duetime_store.lanes.order.topics import TopicNumbers
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -19,10 +19,12 @@ MEMTABLE_ROWS = 24
 MANY = 1_000_000
 
 
-def rows_of(dues: list[int], first: int) -> Rows:
+def rows_of(dues: list[int], first: int) -> OrderRows:
     count = len(dues)
     entries = np.arange(first, first + count)
-    return Rows(np.array(dues, np.int64), entries, (entries % 7).astype(np.uint32), (entries % 11).astype(np.uint32))
+    return OrderRows(
+        np.array(dues, np.int64), entries, (entries % 7).astype(np.uint32), (entries % 11).astype(np.uint32)
+    )
 
 
 class Machine(RuleBasedStateMachine):
@@ -33,8 +35,8 @@ class Machine(RuleBasedStateMachine):
         self._folder = TemporaryDirectory()
         self._root = Path(self._folder.name) / "timers"
         self._executor = Held()
-        self._log: list[tuple[int, Place]] = []
-        self._live: set[Place] = set()
+        self._log: list[tuple[int, LanePlace]] = []
+        self._live: set[LanePlace] = set()
         self._end = 0
         self._now = 0
         self._progress = START
@@ -45,7 +47,7 @@ class Machine(RuleBasedStateMachine):
     def _open(self) -> bool:
         disk = Disk()
         self._topics = TopicNumbers(disk, self._root / "topics")
-        self._order = Order(disk, self._root / "0", self._topics, self._executor, memtable_rows=MEMTABLE_ROWS)
+        self._order = LaneOrder(disk, self._root / "0", self._topics, self._executor, memtable_rows=MEMTABLE_ROWS)
         return self._order.open(self._point[0], self._end, len(self._log))
 
     def teardown(self) -> None:
@@ -53,7 +55,7 @@ class Machine(RuleBasedStateMachine):
         self._order.close()
         self._folder.cleanup()
 
-    def _rows(self, places: list[Place]) -> Rows:
+    def _rows(self, places: list[LanePlace]) -> OrderRows:
         entries = np.array([place.entry for place in places], np.int64)
         return rows_of([place.due_at_ms for place in places], 0)._replace(
             entries=entries, topics=(entries % 7).astype(np.uint32), keys=(entries % 11).astype(np.uint32)
@@ -63,7 +65,7 @@ class Machine(RuleBasedStateMachine):
     def add(self, delays: list[int]) -> None:
         rows = rows_of([self._now + delay for delay in delays], self._end)
         self._order.add(rows)
-        places = [Place(*place) for place in zip(rows.dues.tolist(), rows.entries.tolist(), strict=True)]
+        places = [LanePlace(*place) for place in zip(rows.dues.tolist(), rows.entries.tolist(), strict=True)]
         self._log += [(1, place) for place in places]
         self._live.update(places)
         self._end += len(delays)
@@ -166,13 +168,13 @@ class Machine(RuleBasedStateMachine):
 
     @rule(low=st.integers(0, 60), width=st.integers(0, 60))
     def scan(self, low: int, width: int) -> None:
-        after, to = Place(self._now + low, -1), Place(self._now + low + width, -1)
+        after, to = LanePlace(self._now + low, -1), LanePlace(self._now + low + width, -1)
         live = [place for place in sorted(self._live) if after < place <= to]
         self._check(self._order.scan(after, to, MANY), live)
         self._check(self._order.scan(after, to, 3), live[:3])
         self._check(self._order.scan(START, END, MANY), sorted(self._live))
 
-    def _check(self, rows: Rows, places: list[Place]) -> None:
+    def _check(self, rows: OrderRows, places: list[LanePlace]) -> None:
         assert list(zip(rows.dues.tolist(), rows.entries.tolist(), strict=True)) == places
         assert (rows.topics == rows.entries % 7).all()
         assert (rows.keys == rows.entries % 11).all()

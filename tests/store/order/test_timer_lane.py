@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from duetime_core.errors import InvalidArgument
-from duetime_format.lanes import Place
+from duetime_format.lanes import LanePlace
 from duetime_format.units import FILLER_SIZE, are_ended
 from duetime_store.lanes.lane import CANCELLED, PENDING, RESTORED, UNKNOWN
 from structlog.testing import capture_logs
@@ -23,9 +23,9 @@ def test_entries_come_in_order_of_due_time_and_then_of_number(bench: Bench) -> N
     head = lane.head(b"", 10)
     assert head.entries.tolist() == [1, 3, 2, 0]
     assert head.units["tags"].tolist() == [NOW_MS + 100, NOW_MS + 100, NOW_MS + 300, NOW_MS + 500]
-    after = lane.cursor_after(Place(NOW_MS + 100, 3))
+    after = lane.cursor_after(LanePlace(NOW_MS + 100, 3))
     assert lane.head(after, 1).entries.tolist() == [2]
-    assert lane.cursor < after < lane.cursor_after(Place(NOW_MS + 300, 2))
+    assert lane.cursor < after < lane.cursor_after(LanePlace(NOW_MS + 300, 2))
 
 
 def test_a_cursor_of_another_kind_is_refused(bench: Bench) -> None:
@@ -133,7 +133,7 @@ def test_hole_that_a_crash_left_comes_first(bench: Bench) -> None:
     assert lane.head(b"", 10).entries.tolist() == [1, 3]
     assert bench.restore(lane, 1) == [1]
     assert lane.is_even
-    assert lane.place == Place(NOW_MS + 30, 2)
+    assert lane.place == LanePlace(NOW_MS + 30, 2)
 
 
 def test_hole_that_is_cancelled_makes_the_lane_even(bench: Bench) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from duetime_format.lanes import Place
+from duetime_format.lanes import LanePlace
 from duetime_format.units import Ints
 from duetime_store.lanes.lane import CANCELLED, PENDING, RESTORED, UNKNOWN
 from duetime_store.lanes.timerlane import NOTHING
@@ -196,7 +196,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(low=st.integers(-20, 50), width=st.integers(0, 50), count=st.integers(1, 20))
     def scan(self, low: int, width: int, count: int) -> None:
-        after, before_ms = Place(self._bench.clock.at_ms + low, 3), self._bench.clock.at_ms + low + width
+        after, before_ms = LanePlace(self._bench.clock.at_ms + low, 3), self._bench.clock.at_ms + low + width
         rows = self._lane.scan(after, before_ms, count)
         expected = [one for one in self._pending() if one > after and one[0] < before_ms][:count]
         assert [*zip(rows.dues.tolist(), rows.entries.tolist(), strict=True)] == expected

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from duetime_store.files.disk import Disk
 from duetime_store.lanes.order.memtable import Memtable
-from duetime_store.lanes.order.order import Order
+from duetime_store.lanes.order.order import LaneOrder
 from duetime_store.lanes.order.rows import END, START
 from duetime_store.lanes.order.topics import TopicNumbers
 
@@ -15,7 +15,7 @@ from tests.store.order.threads import Held
 
 def test_rows_that_have_ended_are_passed_in_few_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk, executor = Disk(), Held()
-    order = Order(disk, tmp_path / "0", TopicNumbers(disk, tmp_path / "topics"), executor)
+    order = LaneOrder(disk, tmp_path / "0", TopicNumbers(disk, tmp_path / "topics"), executor)
     rows = rows_of(list(range(1, 60_001)), 0)
     order.add(rows)
     order.remove(rows.dues[:59_990], rows.entries[:59_990])

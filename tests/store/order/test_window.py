@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from duetime_store.lanes.order import window as module
 from duetime_store.lanes.order.memtable import Memtable
-from duetime_store.lanes.order.rows import START, Rows, joined, sort, tombstones
-from duetime_store.lanes.order.window import Window
+from duetime_store.lanes.order.rows import START, OrderRows, joined, sort, tombstones
+from duetime_store.lanes.order.window import RowWindow
 
 
-def rows_of(dues: list[int], first: int) -> Rows:
+def rows_of(dues: list[int], first: int) -> OrderRows:
     count = len(dues)
     entries = np.arange(first, first + count)
-    return Rows(np.array(dues), entries, np.ones(count, np.uint32), np.zeros(count, np.uint32))
+    return OrderRows(np.array(dues), entries, np.ones(count, np.uint32), np.zeros(count, np.uint32))
 
 
 def test_window_that_reached_the_end_of_all_rows_does_not_keep_each_that_comes(
@@ -21,9 +21,9 @@ def test_window_that_reached_the_end_of_all_rows_does_not_keep_each_that_comes(
 ) -> None:
     monkeypatch.setattr(module, "ROWS_MAX", 40)
     monkeypatch.setattr(module, "REFILL_ROWS", 10)
-    dice, memtable, window = random.Random(1), Memtable(), Window(START)
+    dice, memtable, window = random.Random(1), Memtable(), RowWindow(START)
     assert not window.read(START, 5, [], [memtable]).size, "all there are"
-    parts: list[Rows] = []
+    parts: list[OrderRows] = []
     for first in range(0, 1_000, 8):
         rows = rows_of([dice.randrange(10_000) for _ in range(8)], first)
         parts.append(rows)

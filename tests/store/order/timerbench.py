@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
-from duetime_core.ondisk.laneends import LaneEnds
-from duetime_format.lanes import Place
+from duetime_format.lanes import LanePlace
 from duetime_format.names import TIMER_TOPIC
 from duetime_format.properties import encode_properties
 from duetime_format.record import Record, encode
 from duetime_format.units import UNIT_TYPE, Ints
+from duetime_shard.laneends import LaneEnds
 from duetime_store.files.disk import Disk
 from duetime_store.lanes.alarm import ShardClock
-from duetime_store.lanes.order.order import Order
+from duetime_store.lanes.order.order import LaneOrder
 from duetime_store.lanes.order.topics import TopicNumbers
 from duetime_store.lanes.timerlane import NOTHING, TimerLane
 from duetime_store.lanes.timerorder import Reach
@@ -87,7 +87,7 @@ class Bench:
 
     def make(self) -> TimerLane:
         self.topics = TopicNumbers(Disk(), self.root / "topics")
-        order = Order(Disk(), self.root / "0", self.topics, self.threads, memtable_rows=16)
+        order = LaneOrder(Disk(), self.root / "0", self.topics, self.threads, memtable_rows=16)
         log = cast("CommitLog", self.log)
         rows = RowReader(log, self.topics)
         return TimerLane(1000, cast("ConsumeQueue", self.queue), order, log, self.clock, rows)
@@ -95,7 +95,7 @@ class Bench:
     def recover(
         self,
         position: int | None = None,
-        place: Place = NOTHING,
+        place: LanePlace = NOTHING,
         found: Ints | None = None,
         ended: list[tuple[int, Ints]] | None = None,
     ) -> TimerLane:

@@ -2,11 +2,11 @@
 
 from alembic import context
 
-from duetime_core.metadata.models import Base
+from duetime_core.metadata.models import MetadataBase
 
 context.configure(
     connection=context.config.attributes["connection"],
-    target_metadata=Base.metadata,
+    target_metadata=MetadataBase.metadata,
     compare_type=True,
     # SQLite alters tables by copying them.
     render_as_batch=True,

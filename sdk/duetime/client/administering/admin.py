@@ -18,7 +18,7 @@ from duetime.client.administering.described import (
     TopicDescription,
 )
 from duetime.client.administering.retries import RetriesProgress, WaitingRetry
-from duetime.client.connection import Closing, Connection, repeated
+from duetime.client.connection import ClosableClient, GatewayConnection, repeated
 from duetime.client.finding import pending
 from duetime.client.finding.pending import Backlog
 from duetime.client.groups import new_group
@@ -32,7 +32,7 @@ from duetime.v1 import consumer_pb2, gateway_pb2
 PAGE_COUNT = 256
 
 
-class AsyncAdmin(Closing):
+class AsyncAdmin(ClosableClient):
     """Topics, groups, lanes and the backlog. For one event loop; `Admin` is for plain code.
 
     Calls are repeated until they are answered or the timeout has passed.
@@ -53,7 +53,7 @@ class AsyncAdmin(Closing):
         token: TokenSource | None = None,
         tls: Tls | None = None,
     ) -> None:
-        self._connection = Connection(server, token, tls)
+        self._connection = GatewayConnection(server, token, tls)
         self._timeout = seconds(timeout, "timeout")
 
     async def topics(self) -> list[Topic]:

@@ -14,12 +14,12 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from duetime.client.callables import is_asynchronous
-from duetime.client.connection import Connection, resolve_server
-from duetime.client.consuming.handling import CANCEL_S, Handler, Handling
-from duetime.client.consuming.leases import CALL_TIMEOUT_S, Subscription, lease_s, lites, named
+from duetime.client.connection import GatewayConnection, resolve_server
+from duetime.client.consuming.handling import CANCEL_S, Handler, HandlerRunner
+from duetime.client.consuming.leases import CALL_TIMEOUT_S, LeaseSubscription, lease_s, lites, named
 from duetime.client.consuming.logs import log
 from duetime.client.consuming.settling import Stats
-from duetime.client.consuming.wrapping import BadBodies, Middleware, Wrapping, checked, decoding
+from duetime.client.consuming.wrapping import BadBodies, HandlerCallOptions, Middleware, checked, decoding
 from duetime.client.errors import (
     AlreadyExists,
     Closed,
@@ -132,12 +132,12 @@ class Consumer:
         if not 1 <= concurrency <= CONCURRENCY_MAX:
             raise InvalidArgument.of("concurrency", f"{concurrency} is not within 1 and {CONCURRENCY_MAX}")
         policy = handler_policy(backoff, max_attempts)
-        subscription = Subscription(
+        subscription = LeaseSubscription(
             *(self.group, named("topic", topic), tags or "", sql or ""),
             *(lease_s(lease), policy, lites(lite_topics)),
         )
         timeout_s = None if timeout is None else seconds(timeout, "timeout")
-        wrapping = Wrapping(self._middleware, decoding(body, bad_body), bad_body)
+        wrapping = HandlerCallOptions(self._middleware, decoding(body, bad_body), bad_body)
 
         def register(function: F) -> F:
             self._check_free(topic)
@@ -180,7 +180,7 @@ class Consumer:
             raise InvalidArgument.of("handler", "there is none; decorate a function with @consumer.handler(TOPIC)")
         if self._loop is not None:
             raise Closed("the consumer is already running", reason="RUNNING")
-        connection = Connection(self._server, self._token, self._tls)
+        connection = GatewayConnection(self._server, self._token, self._tls)
         self._loop, self._error, self._stopping = asyncio.get_running_loop(), None, asyncio.Event()
         if self._stop_asked:
             self._stopping.set()
@@ -255,7 +255,7 @@ class Consumer:
                 if count < 2:
                     raise
 
-    async def _work(self, connection: Connection) -> None:
+    async def _work(self, connection: GatewayConnection) -> None:
         asking_group = asyncio.get_running_loop().create_task(self._group_order(connection))
         stopping = asyncio.get_running_loop().create_task(self._stopping.wait())
         try:
@@ -273,7 +273,7 @@ class Consumer:
                 log.info("consuming %s as %s", topic, self.group)
                 # Leases of lite topics are ordered in every group.
                 in_order = ordered or bool(handler.subscription.lite_topics)
-                work = Handling(handler, connection, self._stats, in_order, self._stopping, self._fail)
+                work = HandlerRunner(handler, connection, self._stats, in_order, self._stopping, self._fail)
                 tasks.create_task(work.run(self._drain_s))
 
     def _fail(self, error: BaseException) -> None:
@@ -285,7 +285,7 @@ class Consumer:
             log.log(level, "draining because of an error: %s: %s", type(error).__qualname__, error)
         self._stopping.set()
 
-    async def _group_order(self, connection: Connection) -> bool:
+    async def _group_order(self, connection: GatewayConnection) -> bool:
         """Whether the group is ordered. Creates the group if it does not exist; waits for a server."""
         fault_log = FaultLog(f"group {self.group}", log)
         while True:

@@ -25,15 +25,15 @@ from duetime_format.limits import RECEIPTS_MAX, RECEIVE_COUNT_MAX
 
 from duetime.client import tracing
 from duetime.client.callables import check_returned
-from duetime.client.connection import Connection, backoff_s, pause
+from duetime.client.connection import GatewayConnection, backoff_s, pause
 from duetime.client.consuming.failing import Reject, Retry, decision_of, text_of, without_own_frames
 from duetime.client.consuming.leased import LeasedMessage, shard_of
-from duetime.client.consuming.leases import Leases, Subscription
+from duetime.client.consuming.leases import LeaseCalls, LeaseSubscription
 from duetime.client.consuming.logs import current, log, log_about
-from duetime.client.consuming.settling import Settler, Stats
+from duetime.client.consuming.settling import OutcomeSender, Stats
 from duetime.client.errors import Closed, DueTimeError, InvalidArgument, PermissionDenied, Unauthenticated
 from duetime.client.fault_log import FaultLog
-from duetime.client.threads import Threads
+from duetime.client.threads import HandlerThreadPool
 from duetime.v1 import consumer_pb2
 
 LONG_POLL_MS = 15_000
@@ -59,19 +59,19 @@ class Handler:
     """A handler function and its options."""
 
     function: Callable[[LeasedMessage], Any]
-    subscription: Subscription
+    subscription: LeaseSubscription
     concurrency: int
     asynchronous: bool
     timeout_s: float | None = None
 
 
-class Handling:
+class HandlerRunner:
     """Runs one handler until it is stopped or cancelled."""
 
     def __init__(
         self,
         handler: Handler,
-        connection: Connection,
+        connection: GatewayConnection,
         stats: Stats,
         ordered: bool,
         stopping: asyncio.Event,
@@ -80,7 +80,7 @@ class Handling:
         self._handler = handler
         self._lease_s = handler.subscription.lease_s
         self._topic = handler.subscription.topic
-        self._leases = Leases(connection, handler.subscription)
+        self._leases = LeaseCalls(connection, handler.subscription)
         self._stats = stats
         self._ordered = ordered
         self._loop = asyncio.get_running_loop()
@@ -91,8 +91,8 @@ class Handling:
         self._stopping = stopping
         # Ends the consumer with an error.
         self._fail = fail
-        self._settler = Settler(self._leases, stats, self._wake_receiver, fail)
-        self._threads = Threads(handler.concurrency, f"duetime-{self._topic}")
+        self._settler = OutcomeSender(self._leases, stats, self._wake_receiver, fail)
+        self._threads = HandlerThreadPool(handler.concurrency, f"duetime-{self._topic}")
         # Leased and not settled.
         self._open: set[LeasedMessage] = set()
         # Messages, or runs of an ordered group, without a started handler.

@@ -23,7 +23,7 @@ _SHARD_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Delivery:
+class DeliveryAttempt:
     """Data shared by messages of one lease that were delivered as the same attempt."""
 
     topic: str
@@ -48,7 +48,7 @@ class LeasedMessage(ReceivedMessage):
 
     __slots__ = ("_delivery",)
 
-    _delivery: Delivery
+    _delivery: DeliveryAttempt
 
     @property
     def id(self) -> str:
@@ -128,7 +128,7 @@ class LeasedMessage(ReceivedMessage):
 _own_offset = ReceivedMessage.offset.__get__
 
 
-def leased(records: bytes, queue: int, delivery: Delivery, attempts: Sequence[int]) -> list[LeasedMessage]:
+def leased(records: bytes, queue: int, delivery: DeliveryAttempt, attempts: Sequence[int]) -> list[LeasedMessage]:
     """The messages of a run; `attempts` has one value for each, or one for all.
 
     Raises:
@@ -136,7 +136,7 @@ def leased(records: bytes, queue: int, delivery: Delivery, attempts: Sequence[in
     """
     try:
         found = quickest_views(LeasedMessage, records, queue)
-    except errors.Damaged as error:
+    except errors.DamagedBytes as error:
         raise Damaged(error.text, reason="RECORD_DAMAGED") from error
     if len(attempts) == 1:
         of_all = delivery if attempts[0] == delivery.attempt else replace(delivery, attempt=attempts[0])
@@ -155,14 +155,14 @@ def received(run: consumer_pb2.LeasedRun, topic: str, ends_at_s: float) -> list[
     """The messages of a run that came with a receipt each. Raises: Damaged."""
     if not run.receipts:
         return []
-    delivery = Delivery(
+    delivery = DeliveryAttempt(
         topic, run.topic != topic, run.receipts[0][: receipts.LEASE_BYTES], run.lease_ends_at_ms, ends_at_s
     )
     found = leased(run.records, run.queue, delivery, run.attempts)
     if len(found) != len(run.receipts):
         raise Damaged(f"{len(found)} records came with {len(run.receipts)} receipts", reason="RUN_DAMAGED")
     names = dict(zip(map(_own_offset, found), run.receipts, strict=True))
-    with_names: dict[Delivery, Delivery] = {}
+    with_names: dict[DeliveryAttempt, DeliveryAttempt] = {}
     for message in found:
         of_it = message._delivery
         if of_it not in with_names:
@@ -173,13 +173,13 @@ def received(run: consumer_pb2.LeasedRun, topic: str, ends_at_s: float) -> list[
 
 def taken(run: leases_pb2.LeaseRun, topic: str, ends_at_s: float) -> list[LeasedMessage]:
     """The messages of a run of a stream. Raises: Damaged."""
-    delivery = Delivery(topic, run.topic != topic, run.lease.lease, run.lease_ends_at_ms, ends_at_s)
+    delivery = DeliveryAttempt(topic, run.topic != topic, run.lease.lease, run.lease_ends_at_ms, ends_at_s)
     return leased(run.records, run.queue, delivery, run.attempts)
 
 
 def moved(messages: Iterable[LeasedMessage], ends_at_s: float) -> None:
     """Moves the ends of leases to another time of the loop's clock."""
-    deliveries: dict[Delivery, Delivery] = {}
+    deliveries: dict[DeliveryAttempt, DeliveryAttempt] = {}
     for message in messages:
         before = message._delivery
         if before not in deliveries:

@@ -20,7 +20,7 @@ from duetime_format.limits import (
 )
 from duetime_format.names import is_lite_topic
 
-from duetime.client.connection import STREAMLESS_S, Connection
+from duetime.client.connection import STREAMLESS_S, GatewayConnection
 from duetime.client.consuming.leased import (
     OK,
     LeasedMessage,
@@ -46,7 +46,7 @@ CLOSE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
+class LeaseSubscription:
     """A subscription: the constant part of a receive."""
 
     group: str
@@ -84,10 +84,10 @@ class _LeaseErrors(StreamErrors):
         return NoStream() if error.reason == "STREAMS_EXHAUSTED" else error
 
 
-class Leases:
+class LeaseCalls:
     """The calls of one subscription: receives and acks use a stream while the server has one for it."""
 
-    def __init__(self, connection: Connection, subscription: Subscription) -> None:
+    def __init__(self, connection: GatewayConnection, subscription: LeaseSubscription) -> None:
         self._connection = connection
         self.subscription = subscription
         self._errors, self._tasks = _LeaseErrors(connection), StreamTasks()

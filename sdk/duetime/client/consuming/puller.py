@@ -16,8 +16,8 @@ from typing import Any, Literal, Self
 
 from duetime_format.limits import WAIT_MS_MAX
 
-from duetime.client.connection import Closing, Connection, pause, repeated
-from duetime.client.consuming.subscription import CALL_TIMEOUT_S, Fetched, Subscription, Wanted
+from duetime.client.connection import ClosableClient, GatewayConnection, pause, repeated
+from duetime.client.consuming.subscription import CALL_TIMEOUT_S, QueueBatch, ReaderFilter, ShardReader
 from duetime.client.errors import Closed, DueTimeError, InvalidArgument, NotFound
 from duetime.client.lengths import Length, seconds
 from duetime.client.message import at_ms
@@ -39,7 +39,7 @@ ROUTE_INTERVAL_S = 15.0
 MISSING_INTERVAL_S = 0.5
 
 
-class AsyncPuller(Closing):
+class AsyncPuller(ClosableClient):
     """Reads all queues of a topic and follows them. For one event loop; `Puller` is for plain code.
 
     Messages of one queue arrive in order. The caller stores its progress: pass `positions` as `start` later.
@@ -82,7 +82,7 @@ class AsyncPuller(Closing):
         if isinstance(start, str) and start not in ("earliest", "latest"):
             description = f"{start!r} is neither 'earliest', 'latest', a datetime nor {{queue: offset}}"
             raise InvalidArgument.of("start", description)
-        self._connection = Connection(server, token, tls)
+        self._connection = GatewayConnection(server, token, tls)
         self.topic = topic
         self._start = start
         self._group = group
@@ -92,10 +92,10 @@ class AsyncPuller(Closing):
         long_poll_s = seconds(long_poll, "long_poll")
         if not LONG_POLL_S_MIN <= long_poll_s <= LONG_POLL_S_MAX:
             raise InvalidArgument.of("long_poll", f"{long_poll!r} is not within 10 ms and 30 s")
-        self._wanted = Wanted(topic, tags or "", sql or "", int(long_poll_s * 1000))
+        self._wanted = ReaderFilter(topic, tags or "", sql or "", int(long_poll_s * 1000))
         self._timeout = seconds(timeout, "timeout")
         self._positions: dict[int, int] = {}
-        self._fetched: deque[Fetched] = deque()
+        self._fetched: deque[QueueBatch] = deque()
         self._arrived = asyncio.Event()
         self._readers: asyncio.Task[None] | None = None
         self._opening = asyncio.Lock()
@@ -300,7 +300,7 @@ class AsyncPuller(Closing):
                         offset = self._positions.setdefault(queue.queue, self._committed.get(queue.queue, 0))
                         by_shard.setdefault(queue.shard, {})[queue.queue] = offset
                     for shard, offsets in by_shard.items():
-                        subscription = Subscription(self._connection, self._wanted, shard, offsets, self._hand_over)
+                        subscription = ShardReader(self._connection, self._wanted, shard, offsets, self._hand_over)
                         readers.create_task(subscription.read())
                     await pause(ROUTE_INTERVAL_S)
                     queues = await self._new_queues()
@@ -323,7 +323,7 @@ class AsyncPuller(Closing):
             return []
         return found
 
-    def _hand_over(self, fetched: list[Fetched]) -> None:
+    def _hand_over(self, fetched: list[QueueBatch]) -> None:
         self._fetched += fetched
         self._arrived.set()
 

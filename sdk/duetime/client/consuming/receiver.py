@@ -9,10 +9,10 @@ from typing import TypeVar
 
 from duetime_format.limits import RECEIPTS_MAX, RECEIVE_COUNT_MAX, WAIT_MS_MAX
 
-from duetime.client.connection import Closing, Connection, repeated
+from duetime.client.connection import ClosableClient, GatewayConnection, repeated
 from duetime.client.consuming.failing import Reject, Retry, nack
 from duetime.client.consuming.leased import LeasedMessage
-from duetime.client.consuming.leases import Leases, Subscription, lease_s, lites, named
+from duetime.client.consuming.leases import LeaseCalls, LeaseSubscription, lease_s, lites, named
 from duetime.client.errors import InvalidArgument, from_fault
 from duetime.client.lengths import Length, milliseconds, seconds
 from duetime.client.message import moment
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailureDecision:
     """The server's decision about a failed message."""
 
     message: LeasedMessage
@@ -34,7 +34,7 @@ class Failed:
     """The time of the next delivery, by the server's clock; None: it is dead, or its lease had ended."""
 
 
-class AsyncReceiver(Closing):
+class AsyncReceiver(ClosableClient):
     """Leases messages of a topic for a group. For one event loop; `Receiver` is for plain code.
 
     Unlike in `Consumer`, leases are not renewed and calls are not batched: a message that is neither acknowledged nor
@@ -67,13 +67,13 @@ class AsyncReceiver(Closing):
         token: TokenSource | None = None,
         tls: Tls | None = None,
     ) -> None:
-        self._connection = Connection(server, token, tls)
+        self._connection = GatewayConnection(server, token, tls)
         policy = handler_policy(backoff, max_attempts)
-        subscription = Subscription(
+        subscription = LeaseSubscription(
             *(named("group", group), named("topic", topic), tags or "", sql or ""),
             *(lease_s(lease), policy, lites(lite_topics)),
         )
-        self._leases = Leases(self._connection, subscription)
+        self._leases = LeaseCalls(self._connection, subscription)
         self._timeout = seconds(timeout, "timeout")
 
     async def receive(self, max: int = 32, wait: Length = "15s") -> list[LeasedMessage]:  # noqa: A002
@@ -114,7 +114,7 @@ class AsyncReceiver(Closing):
         *,
         after: Length | None = None,
         reject: bool = False,
-    ) -> Failed:
+    ) -> FailureDecision:
         """Fails a message: it is redelivered by the policy or after a delay, or becomes a dead letter at once.
 
         `error`, an exception or a text, is stored for the dead letter.
@@ -136,7 +136,7 @@ class AsyncReceiver(Closing):
             return result
 
         result = await self._repeated(call)
-        return Failed(message, result.dead, moment(result.deliver_at_ms) if result.deliver_at_ms else None)
+        return FailureDecision(message, result.dead, moment(result.deliver_at_ms) if result.deliver_at_ms else None)
 
     async def close(self) -> None:
         """Disconnects. Leased messages are redelivered when their leases end."""

@@ -19,7 +19,7 @@ from duetime.client import tracing
 from duetime.client.connection import pause
 from duetime.client.consuming.failing import nack
 from duetime.client.consuming.leased import LeasedMessage, lease_of, shard_of
-from duetime.client.consuming.leases import Leases
+from duetime.client.consuming.leases import LeaseCalls
 from duetime.client.consuming.logs import log, log_about
 from duetime.client.errors import Closed, DueTimeError, InvalidArgument, Unavailable
 from duetime.client.fault_log import FaultLog
@@ -57,11 +57,11 @@ class _Failure:
     wire: consumer_pb2.Nack
 
 
-class Settler:
+class OutcomeSender:
     """Accepts outcomes without waiting and sends them to the server."""
 
     def __init__(
-        self, leases: Leases, stats: Stats, progress: Callable[[], None], fail: Callable[[BaseException], None]
+        self, leases: LeaseCalls, stats: Stats, progress: Callable[[], None], fail: Callable[[BaseException], None]
     ) -> None:
         self._leases = leases
         self._stats = stats

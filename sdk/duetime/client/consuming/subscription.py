@@ -20,7 +20,7 @@ from typing import Any
 import grpc
 from duetime_format.limits import PULL_COUNT_MAX
 
-from duetime.client.connection import STREAMLESS_S, Connection, backoff_s, pause
+from duetime.client.connection import STREAMLESS_S, GatewayConnection, backoff_s, pause
 from duetime.client.errors import DueTimeError, Unavailable, unreadable
 from duetime.client.record import ReceivedMessage, split_records
 from duetime.v1 import gateway_pb2
@@ -39,7 +39,7 @@ STEADY_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReaderFilter:
     """The topic and the filter of a reader."""
 
     topic: str
@@ -50,18 +50,18 @@ class Wanted:
 
 
 @dataclass(slots=True)
-class Fetched:
+class QueueBatch:
     """Messages of one queue in one answer; `next_offset` is the position after all of them are returned."""
 
     queue: int
     messages: deque[ReceivedMessage]
     next_offset: int
-    window: "Window"
+    window: "CreditWindow"
     # Bytes of the window to release afterwards: the last queue of an answer has all of them.
     size: int = 0
 
 
-class Window:
+class CreditWindow:
     """The bytes received and not yet returned, and those that the server may still send."""
 
     def __init__(self) -> None:
@@ -95,16 +95,16 @@ class Window:
         self._released.set()
 
 
-class Subscription:
+class ShardReader:
     """Reads the queues of one shard from given offsets."""
 
     def __init__(
         self,
-        connection: Connection,
-        wanted: Wanted,
+        connection: GatewayConnection,
+        wanted: ReaderFilter,
         shard: int,
         offsets: dict[int, int],
-        hand_over: Callable[[list[Fetched]], None],
+        hand_over: Callable[[list[QueueBatch]], None],
     ) -> None:
         """`offsets`: by queue. `hand_over` receives the messages and positions of each answer."""
         self._connection = connection
@@ -113,7 +113,7 @@ class Subscription:
         # The next offset to fetch, by queue; long polls read the queues in this order.
         self._offsets = offsets
         self._hand_over = hand_over
-        self._window = Window()
+        self._window = CreditWindow()
         self._failures = 0
         self._began_s = 0.0
 
@@ -238,7 +238,7 @@ class Subscription:
                     *(queue, self._wanted.topic, offset, news.min_offset, news.max_offset, news.next_offset),
                 )
             messages = deque(split_records(news.records, queue))
-            fetched.append(Fetched(queue, messages, news.next_offset, self._window))
+            fetched.append(QueueBatch(queue, messages, news.next_offset, self._window))
         if fetched:
             fetched[-1].size = size
             self._hand_over(fetched)

@@ -41,7 +41,7 @@ class Middleware:
 
 
 @dataclass(frozen=True, slots=True)
-class Wrapping:
+class HandlerCallOptions:
     """The options of a consumer for the calls of one handler."""
 
     middleware: Sequence[Middleware] = ()
@@ -62,7 +62,7 @@ class Wrapping:
             self._check_plain(getattr(function, "__qualname__", repr(function)))
         if self.decode is None and not self.middleware:
             return function
-        call = _Call(function, self, with_message)
+        call = _HandlerCall(function, self, with_message)
         return call.awaited if asynchronous else call.called
 
     def _check_plain(self, name: str) -> None:
@@ -91,10 +91,10 @@ def decoding(kind: Any, bad_body: str) -> Decode | None:
     return None if kind is None else decoder(kind)
 
 
-class _Call:
+class _HandlerCall:
     """One handler with its middleware."""
 
-    def __init__(self, function: Callable[..., Any], wrapping: Wrapping, with_message: bool) -> None:
+    def __init__(self, function: Callable[..., Any], wrapping: HandlerCallOptions, with_message: bool) -> None:
         self._function = function
         self._wrapping = wrapping
         self._with_message = with_message

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypedDict, Unpack
 
-from duetime.client.connection import Closing, Connection
+from duetime.client.connection import ClosableClient, GatewayConnection
 from duetime.client.errors import DueTimeError, InvalidArgument, from_fault
 from duetime.client.lengths import Length, seconds
 from duetime.client.message import moment, range_ms
@@ -176,7 +176,7 @@ class DeadLetterResult:
         return f"DeadLetterResult({self.id}, {self.outcome})"
 
 
-class AsyncDeadLetters(Closing):
+class AsyncDeadLetters(ClosableClient):
     """The dead letters of one group. For one event loop; `DeadLetters` is for plain code.
 
     All three calls take the criteria of `DeadLetterCriteria`. Each returns an iterator that does the work as it
@@ -200,7 +200,7 @@ class AsyncDeadLetters(Closing):
         tls: Tls | None = None,
     ) -> None:
         self.group = group
-        self._connection = Connection(server, token, tls)
+        self._connection = GatewayConnection(server, token, tls)
         self._timeout = seconds(timeout, "timeout")
 
     async def list(

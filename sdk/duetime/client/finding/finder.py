@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from datetime import datetime
 from typing import Any, Literal
 
-from duetime.client.connection import Closing, Connection
+from duetime.client.connection import ClosableClient, GatewayConnection
 from duetime.client.errors import InvalidArgument, NotFound, Unavailable
 from duetime.client.finding import pending, trace
 from duetime.client.finding.pending import Backlog, PendingMessage
@@ -129,13 +129,13 @@ class FoundMessage(MessageView, MessageRef):
         return f"FoundMessage({self.id}, {self.state}, topic={self.topic!r}, queue={self.queue}, offset={self.offset})"
 
 
-class Found(list[FoundMessage]):
+class SearchResult(list[FoundMessage]):
     """Messages, newest first. `more`: older messages exceeded the limit."""
 
     more = False
 
 
-class AsyncFinder(Closing):
+class AsyncFinder(ClosableClient):
     """Finds messages, and lists pending ones. For one event loop; `Finder` is for plain code.
 
     Arguments:
@@ -154,7 +154,7 @@ class AsyncFinder(Closing):
         token: TokenSource | None = None,
         tls: Tls | None = None,
     ) -> None:
-        self._connection = Connection(server, token, tls)
+        self._connection = GatewayConnection(server, token, tls)
         self._timeout = seconds(timeout, "timeout")
 
     async def find(
@@ -167,7 +167,7 @@ class AsyncFinder(Closing):
         end: datetime | None = None,
         max: int = 32,  # noqa: A002
         missing_ok: bool = False,
-    ) -> Found:
+    ) -> SearchResult:
         """Returns the latest messages of a topic with a key or id, or with a tag, at most `max` (up to 64), including
         pending ones.
 
@@ -191,8 +191,8 @@ class AsyncFinder(Closing):
         )
         answer: Any = await self._of_topic("QueryMessages", request, missing_ok)
         if answer is None:
-            return Found()
-        found = Found(map(FoundMessage, answer.messages))
+            return SearchResult()
+        found = SearchResult(map(FoundMessage, answer.messages))
         found.more = answer.more
         return found
 

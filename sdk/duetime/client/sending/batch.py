@@ -21,7 +21,7 @@ BATCH_BYTES_MAX = limits.BATCH_BYTES_MAX
 Request = type[gateway_pb2.SendRequest] | type[transactions_pb2.PrepareRequest]
 
 
-class Batch(Protocol):
+class MessageBatch(Protocol):
     """Messages of one request."""
 
     size: int
@@ -39,7 +39,7 @@ class Batch(Protocol):
     def request(self) -> bytes:
         """Encoded."""
 
-    def part(self, indices: Iterable[int]) -> "Batch":
+    def part(self, indices: Iterable[int]) -> "MessageBatch":
         """A batch of some of the messages, with the same ids."""
 
 

@@ -21,7 +21,7 @@ from duetime_format.limits import ENDS_COUNT_MAX
 
 from duetime.client import tracing
 from duetime.client.callables import check_callable, is_asynchronous
-from duetime.client.connection import Connection, backoff_s, pause
+from duetime.client.connection import GatewayConnection, backoff_s, pause
 from duetime.client.errors import (
     Closed,
     DueTimeError,
@@ -33,7 +33,7 @@ from duetime.client.errors import (
 )
 from duetime.client.fault_log import FaultLog
 from duetime.client.message import moment
-from duetime.client.threads import Threads
+from duetime.client.threads import HandlerThreadPool
 from duetime.client.transaction import Decision, TransactionRef
 from duetime.client.view import MessageView
 from duetime.v1 import transactions_pb2 as pb
@@ -96,13 +96,13 @@ class CheckHandler:
     concurrency: int
 
 
-class Checks:
+class CheckRegistry:
     """The check handlers of one producer. They start with the first `start` in an event loop."""
 
-    def __init__(self, connection: Connection, answer: Answer) -> None:
+    def __init__(self, connection: GatewayConnection, answer: Answer) -> None:
         self._connection = connection
         self._answer = answer
-        self._watchers: dict[str, Watcher] = {}
+        self._watchers: dict[str, CheckRunner] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._closed = False
 
@@ -122,7 +122,9 @@ class Checks:
         def register(function: F) -> F:
             self._check_free(group)
             check_callable(function, "check", ["message"])
-            self._watchers[group] = Watcher(CheckHandler(function, group, concurrency), self._connection, self._answer)
+            self._watchers[group] = CheckRunner(
+                CheckHandler(function, group, concurrency), self._connection, self._answer
+            )
             with contextlib.suppress(RuntimeError):  # no loop runs here
                 asyncio.get_running_loop()
                 self.start()
@@ -162,10 +164,10 @@ class Checks:
         await asyncio.gather(*(watcher.close() for watcher in self._watchers.values()))
 
 
-class Watcher:
+class CheckRunner:
     """The stream of one group and its running handlers."""
 
-    def __init__(self, handler: CheckHandler, connection: Connection, answer: Answer) -> None:
+    def __init__(self, handler: CheckHandler, connection: GatewayConnection, answer: Answer) -> None:
         self._handler = handler
         self._group = handler.group
         self._connection = connection
@@ -174,7 +176,7 @@ class Watcher:
         self.known = asyncio.Event()
         self._room = asyncio.Semaphore(handler.concurrency)
         self._asynchronous = is_asynchronous(handler.function)
-        self._threads = Threads(handler.concurrency, f"duetime-check-{handler.group}")
+        self._threads = HandlerThreadPool(handler.concurrency, f"duetime-check-{handler.group}")
         # Running handlers by transaction id.
         self._running: dict[str, asyncio.Task[None]] = {}
         # Decided, and not yet sent in a stream.

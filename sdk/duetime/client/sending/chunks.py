@@ -12,7 +12,7 @@ from duetime.client.message import Message, Repeatable, wire_fields
 from duetime.client.sending.batch import (
     REQUEST_BYTES_MAX,
     REQUEST_COUNT_MAX,
-    Batch,
+    MessageBatch,
     Request,
     SendBatch,
     encode,
@@ -49,7 +49,7 @@ class Chunks(Generic[T]):
         self._messages = messages
         self._request = request
 
-    def __iter__(self) -> Iterator[tuple[list[int], Batch]]:
+    def __iter__(self) -> Iterator[tuple[list[int], MessageBatch]]:
         indices: list[int] = []
         waiting: list[Message] = []
         size = 0
@@ -69,7 +69,7 @@ class Chunks(Generic[T]):
         for index, outcome in zip(indices, outcomes, strict=True):
             self.outcomes[index] = outcome
 
-    def _batches(self, indices: list[int], messages: list[Message]) -> Iterator[tuple[list[int], Batch]]:
+    def _batches(self, indices: list[int], messages: list[Message]) -> Iterator[tuple[list[int], MessageBatch]]:
         """Packs of messages that are alike, and batches of the others between them."""
         done = 0
         if self._request is gateway_pb2.SendRequest:

@@ -12,15 +12,15 @@ from typing import Any, Generic, TypeVar
 import grpc
 
 from duetime.client import tracing
-from duetime.client.connection import Connection, attempt_timeout_s, backoff_s, pause
+from duetime.client.connection import GatewayConnection, attempt_timeout_s, backoff_s, pause
 from duetime.client.errors import DueTimeError, ServerError, from_fault, from_status, unreadable
-from duetime.client.sending.batch import Batch, SendBatch
+from duetime.client.sending.batch import MessageBatch, SendBatch
 from duetime.client.sending.outcomes import errors_of
 
 T = TypeVar("T")
 
 
-class Delivery(Generic[T]):
+class BatchDeliverer(Generic[T]):
     """Delivers batches by one unary method, whose answers have a result for each message.
 
     Arguments:
@@ -32,7 +32,7 @@ class Delivery(Generic[T]):
 
     def __init__(
         self,
-        connection: Connection,
+        connection: GatewayConnection,
         method: str,
         response: Any,
         read: Callable[[Any, str], T],
@@ -46,7 +46,7 @@ class Delivery(Generic[T]):
         self._common = common
         self._call: grpc.aio.UnaryUnaryMultiCallable[bytes, Any] | None = None
 
-    async def deliver(self, batch: Batch, deadline: float) -> Sequence[T | DueTimeError]:
+    async def deliver(self, batch: MessageBatch, deadline: float) -> Sequence[T | DueTimeError]:
         """Sends a batch until each message is stored or rejected, or the deadline comes."""
         began_s = asyncio.get_running_loop().time()
         attempts = 1
@@ -72,7 +72,7 @@ class Delivery(Generic[T]):
             if isinstance(error, DueTimeError):
                 outcomes[n] = error.about(error.message_id, f"{error.text}; {tried}")
 
-    async def _request(self, batch: Batch, deadline: float, attempt: int) -> Sequence[T | DueTimeError]:
+    async def _request(self, batch: MessageBatch, deadline: float, attempt: int) -> Sequence[T | DueTimeError]:
         """One attempt: an outcome for each message."""
         left_s = deadline - asyncio.get_running_loop().time()
         timeout, is_first = attempt_timeout_s(attempt, left_s), attempt == 1
@@ -83,7 +83,7 @@ class Delivery(Generic[T]):
             return for_each(error, batch)
         return self._outcomes(response, batch)
 
-    async def _ask(self, batch: Batch, payload: bytes, timeout: float, *, is_first: bool) -> Any:
+    async def _ask(self, batch: MessageBatch, payload: bytes, timeout: float, *, is_first: bool) -> Any:
         """The answer to a request. Raises: DueTimeError."""
         try:
             if tracing.active is None:
@@ -97,7 +97,7 @@ class Delivery(Generic[T]):
             raise unreadable(self._connection.server)
         return response
 
-    def _outcomes(self, response: Any, batch: Batch) -> Sequence[T | DueTimeError]:
+    def _outcomes(self, response: Any, batch: MessageBatch) -> Sequence[T | DueTimeError]:
         """The outcomes of the messages in an answer."""
         assert isinstance(batch, SendBatch), "only answers of Send have ranges"
         results = response.results
@@ -118,6 +118,6 @@ class Delivery(Generic[T]):
         return self._call
 
 
-def for_each(error: DueTimeError, batch: Batch) -> list[Any]:
+def for_each(error: DueTimeError, batch: MessageBatch) -> list[Any]:
     """The request's error, once per message."""
     return [error.about(message_id) for message_id in batch.ids]

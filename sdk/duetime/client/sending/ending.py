@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 from duetime_format import limits
 
 from duetime.client.bodies import Body, encoded
-from duetime.client.connection import Connection, attempt_timeout_s, backoff_s, pause
+from duetime.client.connection import GatewayConnection, attempt_timeout_s, backoff_s, pause
 from duetime.client.errors import DueTimeError, InvalidMessage, ServerError, from_fault
 from duetime.client.ids import new_id
 from duetime.client.lengths import Length
@@ -93,10 +93,10 @@ class CancelProgress:
     done: bool
 
 
-class Ending:
+class PendingUpdater:
     """Sends the requests of one client."""
 
-    def __init__(self, connection: Connection, timeout: float) -> None:
+    def __init__(self, connection: GatewayConnection, timeout: float) -> None:
         self._connection = connection
         self._timeout = timeout
 

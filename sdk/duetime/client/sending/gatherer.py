@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from duetime.client.errors import DueTimeError
-from duetime.client.sending.batch import Batch
-from duetime.client.sending.letters import Letter, LetterBatch
+from duetime.client.sending.batch import MessageBatch
+from duetime.client.sending.letters import OutgoingBatch, OutgoingMessage
 
 # Concurrent requests: the second is in flight while the server flushes the first.
 IN_FLIGHT_MAX = 2
@@ -24,7 +24,7 @@ T = TypeVar("T")
 OutcomeT = TypeVar("OutcomeT", contravariant=True)
 
 
-class Waiter(Protocol[OutcomeT]):
+class OutcomeWaiter(Protocol[OutcomeT]):
     """A future, or its equivalent for a thread."""
 
     def done(self) -> bool: ...
@@ -37,38 +37,38 @@ class Waiter(Protocol[OutcomeT]):
 
 
 @dataclass(slots=True)
-class _Gathered(Generic[T]):
+class _OpenBatch(Generic[T]):
     """A batch, its senders, and the deadline of the first one (loop time)."""
 
     deadline: float
-    batch: LetterBatch = field(default_factory=LetterBatch)
-    waiters: "list[Waiter[T | DueTimeError]]" = field(default_factory=list)
+    batch: OutgoingBatch = field(default_factory=OutgoingBatch)
+    waiters: "list[OutcomeWaiter[T | DueTimeError]]" = field(default_factory=list)
 
 
-class Gatherer(Generic[T]):
+class SendGatherer(Generic[T]):
     """Hands batches of concurrent sends to `deliver`, in order.
 
     While fewer than two are in flight, a batch is sent when it is full, when it has reached the average size, or after
     a linger. The linger grows with the average, from none for a lone sender to 1 ms.
     """
 
-    def __init__(self, deliver: Callable[[Batch, float], Awaitable[Sequence[T | DueTimeError]]]) -> None:
+    def __init__(self, deliver: Callable[[MessageBatch, float], Awaitable[Sequence[T | DueTimeError]]]) -> None:
         self._deliver = deliver
-        self._waiting: deque[_Gathered[T]] = deque()
+        self._waiting: deque[_OpenBatch[T]] = deque()
         self._timer: asyncio.Handle | None = None
         self._average = 1.0
         # Requests in flight. They end with their sends; `AsyncProducer.close` waits for those.
         self._requests: set[asyncio.Task[None]] = set()
 
-    async def send(self, letter: Letter, deadline: float) -> T | DueTimeError:
+    async def send(self, letter: OutgoingMessage, deadline: float) -> T | DueTimeError:
         future: asyncio.Future[T | DueTimeError] = asyncio.get_running_loop().create_future()
         self.add(letter, deadline, future)
         return await future
 
-    def add(self, letter: Letter, deadline: float, waiter: "Waiter[T | DueTimeError]") -> None:
+    def add(self, letter: OutgoingMessage, deadline: float, waiter: "OutcomeWaiter[T | DueTimeError]") -> None:
         """Takes a message; the waiter receives its outcome."""
         if not self._waiting or self._waiting[-1].batch.is_full_for(letter):
-            self._waiting.append(_Gathered(deadline))
+            self._waiting.append(_OpenBatch(deadline))
         gathered = self._waiting[-1]
         gathered.batch.add(letter)
         gathered.waiters.append(waiter)
@@ -106,7 +106,7 @@ class Gatherer(Generic[T]):
         task.add_done_callback(self._ended)
         self._schedule()
 
-    async def _run(self, gathered: _Gathered[T]) -> None:
+    async def _run(self, gathered: _OpenBatch[T]) -> None:
         waiters = gathered.waiters
         try:
             outcomes = await self._deliver(gathered.batch.closed(), gathered.deadline)

@@ -15,15 +15,15 @@ from duetime.client.message import Message, Receipt
 from duetime.client.process import connections
 from duetime.client.sending.calls import Calls
 from duetime.client.sending.capacity import Capacity
-from duetime.client.sending.gatherer import Gatherer
-from duetime.client.sending.letters import Letter, Letters
+from duetime.client.sending.gatherer import SendGatherer
+from duetime.client.sending.letters import MessageEncoder, OutgoingMessage
 from duetime.client.sending.outcomes import Outcome
 
 # Calls a function in the loop's thread.
 Call = Callable[[Callable[[], None]], None]
 
 
-class _Handed:
+class _ThreadWaiter:
     """A message of a waiting thread; the gatherer uses it as a future.
 
     The lock is held until the outcome arrives. It is one of the interpreter's own locks: an interrupt can't leave it
@@ -32,7 +32,7 @@ class _Handed:
 
     __slots__ = ("_answered", "_outcome", "given_up", "leave", "letter")
 
-    def __init__(self, letter: Letter) -> None:
+    def __init__(self, letter: OutgoingMessage) -> None:
         self.letter = letter
         # True: its thread was interrupted.
         self.given_up = False
@@ -68,11 +68,11 @@ class _Handed:
         self._answered.release()
 
 
-class Handing:
+class ThreadBridge:
     """The path of one producer's single messages from any thread to its event loop."""
 
     def __init__(
-        self, timeout: float, capacity: Capacity, calls: Calls, letters: Letters, gatherer: Gatherer[Receipt]
+        self, timeout: float, capacity: Capacity, calls: Calls, letters: MessageEncoder, gatherer: SendGatherer[Receipt]
     ) -> None:
         self._timeout = timeout
         self._capacity = capacity
@@ -80,7 +80,7 @@ class Handing:
         self._letters = letters
         self._gatherer = gatherer
         # Threads append to the list, and set the flag before they call the loop: it takes the whole list.
-        self._handed: deque[_Handed] = deque()
+        self._handed: deque[_ThreadWaiter] = deque()
         self._called = False
         # Tasks of messages that wait for capacity.
         self._waiting: set[asyncio.Task[None]] = set()
@@ -90,7 +90,7 @@ class Handing:
         if connections.lost:
             # Nobody finishes the work that other threads of the parent had started here.
             connections.check()
-        one = _Handed(self._letters.letter(message))
+        one = _ThreadWaiter(self._letters.letter(message))
         try:
             self._handed.append(one)
             if not self._called:
@@ -127,7 +127,7 @@ class Handing:
                 self._waiting.add(waiting)
                 waiting.add_done_callback(self._waiting.discard)
 
-    async def _wait(self, one: _Handed, deadline: float) -> None:
+    async def _wait(self, one: _ThreadWaiter, deadline: float) -> None:
         """Gathers a message once capacity is free."""
         try:
             await self._capacity.acquire_within(1, len(one.letter), deadline, self._timeout)
@@ -141,7 +141,7 @@ class Handing:
         else:
             self._gather(one, deadline)
 
-    def _gather(self, one: _Handed, deadline: float) -> None:
+    def _gather(self, one: _ThreadWaiter, deadline: float) -> None:
         one.leave = self._leave
         self._gatherer.add(one.letter, deadline, one)
 

@@ -14,7 +14,7 @@ from duetime.client.message import Message
 from duetime.client.sending.batch import (
     REQUEST_BYTES_MAX,
     REQUEST_COUNT_MAX,
-    Batch,
+    MessageBatch,
     SendBatch,
     encode,
     now_ms,
@@ -28,7 +28,7 @@ _LETTER_BYTES = 64
 
 
 @dataclass(slots=True)
-class Letter:
+class OutgoingMessage:
     """A valid message: encoded, or its body and the fields shared with its predecessor."""
 
     topic: str
@@ -50,19 +50,19 @@ class _Kind:
     common: gateway_pb2.Pack | None = None
 
 
-class Letters:
+class MessageEncoder:
     """Makes the letters of one producer, in any thread."""
 
     def __init__(self) -> None:
         self._last: _Kind | None = None
 
-    def letter(self, message: Message) -> Letter:
+    def letter(self, message: Message) -> OutgoingMessage:
         """Raises: InvalidMessage: as `encode`."""
         common = self._common(message)
         if common is not None:
-            return Letter(message.topic, body=message.body, common=common)
+            return OutgoingMessage(message.topic, body=message.body, common=common)
         message_id = message.id or new_id()
-        return Letter(message.topic, message_id, encode(message, message_id, now_ms()))
+        return OutgoingMessage(message.topic, message_id, encode(message, message_id, now_ms()))
 
     def _common(self, message: Message) -> gateway_pb2.Pack | None:
         """Fields shared with the previous plain message; None: it is encoded alone."""
@@ -81,24 +81,24 @@ class Letters:
         return last.common
 
 
-class LetterBatch:
+class OutgoingBatch:
     """Letters of one request."""
 
     __slots__ = ("_letters", "_size")
 
     def __init__(self) -> None:
-        self._letters: list[Letter] = []
+        self._letters: list[OutgoingMessage] = []
         self._size = 0
 
-    def add(self, letter: Letter) -> None:
+    def add(self, letter: OutgoingMessage) -> None:
         self._letters.append(letter)
         self._size += len(letter)
 
-    def is_full_for(self, letter: Letter) -> bool:
+    def is_full_for(self, letter: OutgoingMessage) -> bool:
         count = len(self._letters)
         return count >= REQUEST_COUNT_MAX or (count > 0 and self._size + len(letter) > REQUEST_BYTES_MAX)
 
-    def closed(self) -> Batch:
+    def closed(self) -> MessageBatch:
         """The request."""
         common = self._letters[0].common
         if common is not None and all(letter.common is common for letter in self._letters):

@@ -8,11 +8,11 @@ from typing import TypeVar
 
 from duetime.client.errors import DueTimeError, Overloaded
 from duetime.client.message import Message, Receipt
-from duetime.client.sending.batch import Batch, WholeBatch
+from duetime.client.sending.batch import MessageBatch, WholeBatch
 from duetime.client.sending.calls import Calls
 from duetime.client.sending.capacity import Capacity
 from duetime.client.sending.chunks import Chunks
-from duetime.client.sending.delivery import Delivery, for_each
+from duetime.client.sending.delivery import BatchDeliverer, for_each
 from duetime.client.sending.outcomes import Outcome, Outcomes
 from duetime.client.sending.packs import Bodies
 
@@ -22,7 +22,7 @@ REQUESTS_IN_FLIGHT_MAX = 4
 P = TypeVar("P")
 
 
-class Many:
+class BulkSender:
     """Sends many messages for one producer. `calls` and `capacity` are shared with its other sends."""
 
     def __init__(
@@ -30,8 +30,8 @@ class Many:
         timeout: float,
         capacity: Capacity,
         calls: Calls,
-        sends: Delivery[Receipt],
-        whole: Delivery[Receipt],
+        sends: BatchDeliverer[Receipt],
+        whole: BatchDeliverer[Receipt],
     ) -> None:
         """`sends` delivers requests with an outcome for each message, `whole` those with one outcome for all."""
         self._timeout = timeout
@@ -62,11 +62,13 @@ class Many:
                     receipts.append(outcome)
         return receipts
 
-    async def _send_all(self, batches: Iterator[tuple[P, Batch]], note: Callable[[P, Sequence[Outcome]], None]) -> None:
+    async def _send_all(
+        self, batches: Iterator[tuple[P, MessageBatch]], note: Callable[[P, Sequence[Outcome]], None]
+    ) -> None:
         """Sends batches, each with its place, and notes their outcomes."""
         turn = asyncio.Lock()
 
-        async def work(batches: Iterator[tuple[P, Batch]]) -> None:
+        async def work(batches: Iterator[tuple[P, MessageBatch]]) -> None:
             for place, batch in batches:
                 # The lock is fair: the sender of the earlier batch acquires it first.
                 async with turn if batch.ordered else nullcontext():
@@ -87,7 +89,7 @@ class Many:
             # Only the iteration over the caller's messages raises; the caller expects that error, not a group.
             raise group.exceptions[0] from None
 
-    async def _send(self, batch: Batch, delivery: Delivery[Receipt]) -> Sequence[Outcome]:
+    async def _send(self, batch: MessageBatch, delivery: BatchDeliverer[Receipt]) -> Sequence[Outcome]:
         count, deadline = len(batch), asyncio.get_running_loop().time() + self._timeout
         try:
             await self._capacity.acquire_within(count, batch.size, deadline, self._timeout)

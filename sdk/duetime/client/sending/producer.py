@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, TypeVar, overload
 
 from duetime.client import tracing
 from duetime.client.bodies import Body
-from duetime.client.connection import Closing, Connection
+from duetime.client.connection import ClosableClient, GatewayConnection
 from duetime.client.errors import DueTimeError
 from duetime.client.lengths import Length, seconds
 from duetime.client.message import CancelResult, Message, MessageRef, Receipt, listed
@@ -19,16 +19,16 @@ from duetime.client.sending.batch import whole_batches
 from duetime.client.sending.calls import Calls
 from duetime.client.sending.capacity import Capacity
 from duetime.client.sending.checking import UndecidedMessage
-from duetime.client.sending.delivery import Delivery
-from duetime.client.sending.ending import CancelProgress, Ending, Rescheduled
-from duetime.client.sending.gatherer import Gatherer
-from duetime.client.sending.handing import Handing
-from duetime.client.sending.letters import Letters
-from duetime.client.sending.many import Many
+from duetime.client.sending.delivery import BatchDeliverer
+from duetime.client.sending.ending import CancelProgress, PendingUpdater, Rescheduled
+from duetime.client.sending.gatherer import SendGatherer
+from duetime.client.sending.handing import ThreadBridge
+from duetime.client.sending.letters import MessageEncoder
+from duetime.client.sending.many import BulkSender
 from duetime.client.sending.outcomes import OnError, Outcome, Outcomes, check_errors, judged, only
 from duetime.client.sending.packs import Bodies
-from duetime.client.sending.sends import Sends
-from duetime.client.sending.transacting import Ended, Prepared, Transacting
+from duetime.client.sending.sends import SendDeliverer
+from duetime.client.sending.transacting import Ended, Prepared, ProducerTransactions
 from duetime.client.sending.transaction import AsyncTransaction
 from duetime.client.tokens import TokenSource
 from duetime.client.transaction import Decision, TransactionRef
@@ -41,7 +41,7 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[[UndecidedMessage], Any])
 
 
-class AsyncProducer(Closing):
+class AsyncProducer(ClosableClient):
     """Sends messages to one server. For one event loop; `Producer` is for plain code.
 
     Arguments:
@@ -62,19 +62,19 @@ class AsyncProducer(Closing):
         token: TokenSource | None = None,
         tls: Tls | None = None,
     ) -> None:
-        self._connection = Connection(server, token, tls)
+        self._connection = GatewayConnection(server, token, tls)
         self._timeout = timeout_s = seconds(timeout, "timeout")
         self._capacity = Capacity(max_pending, PENDING_BYTES_MAX)
-        self._sends = Sends(self._connection)
+        self._sends = SendDeliverer(self._connection)
         path = "/duetime.v1.Gateway/SendBatch"
-        whole: Delivery[Receipt] = Delivery(self._connection, path, gateway_pb2.SendBatchResponse, Receipt)
-        self._letters = Letters()
-        self._gatherer = Gatherer(self._sends.deliver)
-        self._ending = Ending(self._connection, timeout_s)
+        whole: BatchDeliverer[Receipt] = BatchDeliverer(self._connection, path, gateway_pb2.SendBatchResponse, Receipt)
+        self._letters = MessageEncoder()
+        self._gatherer = SendGatherer(self._sends.deliver)
+        self._ending = PendingUpdater(self._connection, timeout_s)
         self._calls = Calls(self._connection.check)
-        self._many = Many(timeout_s, self._capacity, self._calls, self._sends, whole)
-        self._handing = Handing(timeout_s, self._capacity, self._calls, self._letters, self._gatherer)
-        self._transacting = Transacting(self._connection, timeout_s, self._capacity, self._calls)
+        self._many = BulkSender(timeout_s, self._capacity, self._calls, self._sends, whole)
+        self._handing = ThreadBridge(timeout_s, self._capacity, self._calls, self._letters, self._gatherer)
+        self._transacting = ProducerTransactions(self._connection, timeout_s, self._capacity, self._calls)
 
     async def send(
         self,

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from duetime.client.connection import Connection
+from duetime.client.connection import GatewayConnection
 from duetime.client.errors import DueTimeError, from_status
 from duetime.client.sending.capacity import Capacity
 from duetime.client.streaming import StreamErrors, StreamTasks
@@ -73,7 +73,7 @@ class _OpenSendStream(OpenStream):
 class Stream(StreamClient[_OpenSendStream]):
     """The requests of one client by one method that streams both ways."""
 
-    def __init__(self, connection: Connection, method: str, response: Any, apart: Apart) -> None:
+    def __init__(self, connection: GatewayConnection, method: str, response: Any, apart: Apart) -> None:
         """`method`: the full name. `response`: the class of answers."""
         self._errors, self._tasks = _SendErrors(connection), StreamTasks()
         super().__init__(self._open, self._errors, self._tasks.start)

@@ -14,19 +14,19 @@ from datetime import datetime
 from duetime_format.limits import CHECK_IMMUNITY_S_MAX
 
 from duetime.client import tracing
-from duetime.client.connection import Connection
+from duetime.client.connection import GatewayConnection
 from duetime.client.errors import DueTimeError, InvalidArgument, Overloaded
 from duetime.client.ids import new_id
 from duetime.client.lengths import Length, seconds
 from duetime.client.message import Message, Receipt, moment
-from duetime.client.sending.batch import Batch, SendBatch, encode, now_ms
+from duetime.client.sending.batch import MessageBatch, SendBatch, encode, now_ms
 from duetime.client.sending.calls import Calls
 from duetime.client.sending.capacity import Capacity
-from duetime.client.sending.checking import Checks
+from duetime.client.sending.checking import CheckRegistry
 from duetime.client.sending.chunks import Chunks
-from duetime.client.sending.delivery import Delivery
-from duetime.client.sending.gatherer import Gatherer
-from duetime.client.sending.letters import Letter
+from duetime.client.sending.delivery import BatchDeliverer
+from duetime.client.sending.gatherer import SendGatherer
+from duetime.client.sending.letters import OutgoingMessage
 from duetime.client.transaction import STATES, Decision, TransactionRef, TransactionState
 from duetime.v1 import transactions_pb2 as pb
 
@@ -128,39 +128,39 @@ class Ended:
         return f"Ended({self.state}{', duplicate=True' if self.duplicate else ''})"
 
 
-class _Group:
+class _ProducerGroup:
     """The requests of one producer group."""
 
-    def __init__(self, connection: Connection, name: str) -> None:
+    def __init__(self, connection: GatewayConnection, name: str) -> None:
         self._connection = connection
         self._name = name
-        self.preparing = Gatherer(self.prepares().deliver)
-        self.ending = Gatherer(self.ends().deliver)
+        self.preparing = SendGatherer(self.prepares().deliver)
+        self.ending = SendGatherer(self.ends().deliver)
         self.warned = False
 
-    def prepares(self, check_after_s: int = 0) -> Delivery[Prepared]:
+    def prepares(self, check_after_s: int = 0) -> BatchDeliverer[Prepared]:
         common = pb.PrepareRequest(group=self._name, check_immunity_s=check_after_s).SerializeToString()
 
         def read(result: pb.PrepareResult, topic: str) -> Prepared:
             return Prepared(result, topic, self._name)
 
-        return Delivery(self._connection, _PREPARE, pb.PrepareResponse, read, common=common)
+        return BatchDeliverer(self._connection, _PREPARE, pb.PrepareResponse, read, common=common)
 
-    def ends(self, *, given_up: bool = False) -> Delivery[Ended]:
+    def ends(self, *, given_up: bool = False) -> BatchDeliverer[Ended]:
         common = pb.EndTransactionRequest(group=self._name, given_up=given_up).SerializeToString()
-        return Delivery(self._connection, _END, pb.EndTransactionResponse, Ended, common=common)
+        return BatchDeliverer(self._connection, _END, pb.EndTransactionResponse, Ended, common=common)
 
 
-class Transacting:
+class ProducerTransactions:
     """The transactions of one producer. `calls` and `capacity` are shared with its sends."""
 
-    def __init__(self, connection: Connection, timeout: float, capacity: Capacity, calls: Calls) -> None:
+    def __init__(self, connection: GatewayConnection, timeout: float, capacity: Capacity, calls: Calls) -> None:
         self._connection = connection
         self._timeout = timeout
         self._capacity = capacity
         self._calls = calls
-        self._groups: dict[str, _Group] = {}
-        self.checks = Checks(connection, self._answer)
+        self._groups: dict[str, _ProducerGroup] = {}
+        self.checks = CheckRegistry(connection, self._answer)
 
     async def prepare(self, message: Message, group: str, check_after: Length | None) -> Prepared:
         """Stores one half message; concurrent calls share requests. Raises: DueTimeError."""
@@ -180,7 +180,9 @@ class Transacting:
                     batch = SendBatch([encoded], [message_id], [message.topic], len(encoded), False, pb.PrepareRequest)
                     (outcome,) = await requests.prepares(after_s).deliver(batch, deadline)
                 else:
-                    outcome = await requests.preparing.send(Letter(message.topic, message_id, encoded), deadline)
+                    outcome = await requests.preparing.send(
+                        OutgoingMessage(message.topic, message_id, encoded), deadline
+                    )
             finally:
                 self._capacity.release(1, len(encoded))
         if isinstance(outcome, DueTimeError):
@@ -199,7 +201,7 @@ class Transacting:
             return await self._prepare_many(carrying, group, delivery)
 
     async def _prepare_many(
-        self, messages: Iterable[Message], group: str, delivery: Delivery[Prepared]
+        self, messages: Iterable[Message], group: str, delivery: BatchDeliverer[Prepared]
     ) -> list[Prepared | DueTimeError]:
         chunks: Chunks[Prepared] = Chunks(messages, pb.PrepareRequest)
         batches = iter(chunks)
@@ -224,7 +226,9 @@ class Transacting:
             raise errors.exceptions[0] from None
         return [outcome for outcome in chunks.outcomes if outcome is not None]
 
-    async def _deliver(self, delivery: Delivery[Prepared], batch: Batch) -> Sequence[Prepared | DueTimeError]:
+    async def _deliver(
+        self, delivery: BatchDeliverer[Prepared], batch: MessageBatch
+    ) -> Sequence[Prepared | DueTimeError]:
         count, deadline = len(batch), self._deadline()
         try:
             await self._capacity.acquire_within(count, batch.size, deadline, self._timeout)
@@ -245,7 +249,7 @@ class Transacting:
         requests = self._group(transaction.group)
         try:
             with self._calls:
-                letter = Letter(transaction.topic, transaction.message_id, encoded)
+                letter = OutgoingMessage(transaction.topic, transaction.message_id, encoded)
                 outcome = await requests.ending.send(letter, self._deadline())
         except DueTimeError as error:
             outcome = error
@@ -266,7 +270,7 @@ class Transacting:
         outcomes: list[Ended | DueTimeError | None] = [None] * len(every)
         turn = asyncio.Lock()
 
-        async def work(delivery: Delivery[Ended], parts: Iterator[Sequence[int]]) -> None:
+        async def work(delivery: BatchDeliverer[Ended], parts: Iterator[Sequence[int]]) -> None:
             for part in parts:
                 ordered = any(every[index]._is_ordered() for index in part)
                 batch = _batch([every[index] for index in part], decision)
@@ -298,12 +302,12 @@ class Transacting:
         """Sends answers to checks that no stream takes. Raises: DueTimeError."""
         await self._connection.call("EndTransaction", pb.EndTransactionRequest(group=group, ends=ends), timeout)
 
-    def _group(self, name: str) -> _Group:
+    def _group(self, name: str) -> _ProducerGroup:
         requests = self._groups.get(name)
         if requests is None:
             if not name or not isinstance(name, str):
                 raise InvalidArgument.of("group", f"{name!r} is not a valid name of a producer group")
-            requests = self._groups[name] = _Group(self._connection, name)
+            requests = self._groups[name] = _ProducerGroup(self._connection, name)
         return requests
 
     def _note_prepared(self, group: str) -> None:

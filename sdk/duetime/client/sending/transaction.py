@@ -9,7 +9,7 @@ from duetime.client import tracing
 from duetime.client.errors import Conflict, DueTimeError
 from duetime.client.lengths import Length
 from duetime.client.message import Message, Receipt
-from duetime.client.sending.transacting import Ended, Prepared, Transacting
+from duetime.client.sending.transacting import Ended, Prepared, ProducerTransactions
 from duetime.client.transaction import Decision
 
 # Longest wait of an interrupted block for its rollback.
@@ -25,7 +25,9 @@ class AsyncTransaction:
     if the coroutine or generator around the block is closed.
     """
 
-    def __init__(self, transacting: Transacting, message: Message, group: str, check_after: Length | None) -> None:
+    def __init__(
+        self, transacting: ProducerTransactions, message: Message, group: str, check_after: Length | None
+    ) -> None:
         self._transacting = transacting
         self._message = message
         self._group = group

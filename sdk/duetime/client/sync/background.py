@@ -41,7 +41,7 @@ class Background:
             work.close()
             connections.check()
             raise Closed("closed: interpreter shutdown", reason="CLOSED")
-        call = _Call(work)
+        call = _BackgroundCall(work)
         try:
             self._started().call_soon_threadsafe(call.start)
             ended = call.wait()
@@ -84,7 +84,7 @@ class Background:
             runner.run(_wait(end))
 
 
-class _Call(Generic[T]):
+class _BackgroundCall(Generic[T]):
     """A coroutine with a waiting thread.
 
     A `concurrent.futures.Future` is not safe with Ctrl-C: an interrupt while the future's lock is held leaves it

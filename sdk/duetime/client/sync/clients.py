@@ -18,10 +18,10 @@ from duetime.client.administering.retries import RetriesProgress, WaitingRetry
 from duetime.client.bodies import Body
 from duetime.client.consuming.leased import LeasedMessage
 from duetime.client.consuming.puller import Start
-from duetime.client.consuming.receiver import AsyncReceiver, Failed
+from duetime.client.consuming.receiver import AsyncReceiver, FailureDecision
 from duetime.client.errors import DueTimeError
 from duetime.client.finding.dead_letters import AsyncDeadLetters, DeadLetter, DeadLetterCriteria, DeadLetterResult
-from duetime.client.finding.finder import AsyncFinder, Found, FoundMessage
+from duetime.client.finding.finder import AsyncFinder, FoundMessage, SearchResult
 from duetime.client.finding.pending import Backlog, PendingMessage
 from duetime.client.finding.trace import Trace
 from duetime.client.finding.transactions import FoundTransaction
@@ -35,13 +35,21 @@ from duetime.client.sending.producer import AsyncProducer, F
 from duetime.client.sending.transacting import Ended, Prepared
 from duetime.client.sending.transaction import AsyncTransaction
 from duetime.client.sync.background import background
-from duetime.client.sync.facade import BufferedPuller, Closing, Following, InBlock, Sending, in_loop, iterate
+from duetime.client.sync.facade import (
+    BufferedPuller,
+    IterablePuller,
+    ScopedClient,
+    SyncClient,
+    SyncSender,
+    in_loop,
+    iterate,
+)
 from duetime.client.tokens import TokenSource
 from duetime.client.transaction import Decision, TransactionRef
 from duetime.client.trust import Tls
 
 
-class Transaction(InBlock):
+class Transaction(ScopedClient):
     """A message, delivered or dropped by its block. For one thread at a time; `AsyncTransaction` is for event loops.
 
     The end of the block commits it, and an exception rolls it back, unless `commit`, `rollback` or `leave_open` was
@@ -104,7 +112,7 @@ class Transaction(InBlock):
         self._client.leave_open()
 
 
-class Producer(Sending):
+class Producer(SyncSender):
     """Sends messages to one server. Safe to share between threads; `AsyncProducer` is for event loops.
 
     Arguments:
@@ -536,7 +544,7 @@ class Producer(Sending):
         background.run(self._client.close())
 
 
-class Puller(Following):
+class Puller(IterablePuller):
     """Reads all queues of a topic and follows them. For one thread at a time; `AsyncPuller` is for event loops.
 
     Messages of one queue arrive in order. The caller stores its progress: pass `positions` as `start` later.
@@ -625,7 +633,7 @@ class Puller(Following):
         background.run(self._client.close())
 
 
-class Receiver(Closing):
+class Receiver(SyncClient):
     """Leases messages of a topic for a group. Safe to share between threads; `AsyncReceiver` is for event loops.
 
     Unlike in `Consumer`, leases are not renewed and calls are not batched: a message that is neither acknowledged nor
@@ -707,7 +715,7 @@ class Receiver(Closing):
         *,
         after: Length | None = None,
         reject: bool = False,
-    ) -> Failed:
+    ) -> FailureDecision:
         """Fails a message: it is redelivered by the policy or after a delay, or becomes a dead letter at once.
 
         `error`, an exception or a text, is stored for the dead letter.
@@ -722,7 +730,7 @@ class Receiver(Closing):
         background.run(self._client.close())
 
 
-class Finder(Closing):
+class Finder(SyncClient):
     """Finds messages, and lists pending ones. Safe to share between threads; `AsyncFinder` is for event loops.
 
     Arguments:
@@ -753,7 +761,7 @@ class Finder(Closing):
         end: datetime | None = None,
         max: int = 32,  # noqa: A002
         missing_ok: bool = False,
-    ) -> Found:
+    ) -> SearchResult:
         """Returns the latest messages of a topic with a key or id, or with a tag, at most `max` (up to 64), including
         pending ones.
 
@@ -862,7 +870,7 @@ class Finder(Closing):
         background.run(self._client.close())
 
 
-class DeadLetters(Closing):
+class DeadLetters(SyncClient):
     """The dead letters of one group. Safe to share between threads; `AsyncDeadLetters` is for event loops.
 
     All three calls take the criteria of `DeadLetterCriteria`. Each returns an iterator that does the work as it
@@ -936,7 +944,7 @@ class DeadLetters(Closing):
         background.run(self._client.close())
 
 
-class Admin(Closing):
+class Admin(SyncClient):
     """Topics, groups, lanes and the backlog. Safe to share between threads; `AsyncAdmin` is for event loops.
 
     Calls are repeated until they are answered or the timeout has passed.

@@ -25,7 +25,7 @@ F = TypeVar("F")
 ITERATION_COUNT = 512
 
 
-class Closing(ABC):
+class SyncClient(ABC):
     """A client that is closed at the end of its with block."""
 
     @abstractmethod
@@ -45,7 +45,7 @@ class Closing(ABC):
         return repr(vars(self)["_client"]).removeprefix("Async")
 
 
-class Sending(Closing):
+class SyncSender(SyncClient):
     """A producer with a faster path for single messages than other calls have."""
 
     _client: AsyncProducer
@@ -62,7 +62,7 @@ class Sending(Closing):
         return outcome
 
 
-class InBlock:
+class ScopedClient:
     """A twin made by another twin's method, with its own with block."""
 
     def __init__(self, client: Any) -> None:
@@ -109,7 +109,7 @@ class BufferedPuller(AsyncPuller):
         return super()._take(count_max)
 
 
-class Following(Closing):
+class IterablePuller(SyncClient):
     """A puller that is opened at the beginning of a with block and followed by a for loop until it is closed."""
 
     _client: BufferedPuller

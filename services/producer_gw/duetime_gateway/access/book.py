@@ -33,7 +33,7 @@ ACCESSES_MAX = 4_096
 _CLOCK = SystemClock()
 
 
-class Book:
+class UserBook:
     """See the module."""
 
     def __init__(self, database: Database, clock: Clock, metrics: AccessMetrics, keep_ms: int) -> None:

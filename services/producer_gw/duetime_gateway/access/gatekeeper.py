@@ -22,11 +22,11 @@ from duetime_core.errors import DataLoss, DueTimeError, Unauthenticated, Unavail
 from duetime_format.hosts import is_loopback
 
 from duetime_gateway.access import permit
-from duetime_gateway.access.book import Book
+from duetime_gateway.access.book import UserBook
 from duetime_gateway.access.grants import EVERYTHING, NOTHING, Access
 from duetime_gateway.access.headers import read_headers
 from duetime_gateway.access.metrics import AccessMetrics
-from duetime_gateway.access.rules import UNNAMED, Rules, Who
+from duetime_gateway.access.rules import UNNAMED, AllowedCallers, Rules
 from duetime_gateway.access.sealing import Seal
 from duetime_gateway.access.signatures import access_key_of, check_signature
 from duetime_gateway.access.tokens import parse_token
@@ -72,7 +72,7 @@ class Pass:
         self.read_at_ms = 0.0
 
 
-class ShutOut(Unauthenticated):
+class AccessRevoked(Unauthenticated):
     """The caller is authenticated, but revoked or unknown here."""
 
     reason = "USER_REVOKED"
@@ -82,12 +82,12 @@ class ShutOut(Unauthenticated):
         self.user = user
 
 
-class Gatekeeper:
+class AccessGatekeeper:
     """See duetime_core.access.gatekeeping."""
 
     def __init__(
         self,
-        book: Book,
+        book: UserBook,
         rules: Rules,
         clock: Clock,
         metrics: AccessMetrics,
@@ -122,14 +122,14 @@ class Gatekeeper:
             permit.serve_with(EVERYTHING)
             return
         rule = self._rules.get(method, UNNAMED)
-        if rule.who is Who.ANYBODY:
+        if rule.who is AllowedCallers.ANYBODY:
             permit.serve_with(NOTHING)
             return
         try:
             found = await (self._signer(context) if rule.signed else self._pass_of(context))
             rule.check_method(found.access, method)
         except DueTimeError as error:
-            if isinstance(error, ShutOut):
+            if isinstance(error, AccessRevoked):
                 serve_for(Principal(error.user))
             self.note(error)
             if not rule.signed:
@@ -271,7 +271,7 @@ class Gatekeeper:
     def _access(self, name: str, groups: tuple[str, ...] = ()) -> Access:
         access = self._book.access_of(name, groups)
         if access is None:
-            raise ShutOut(name)
+            raise AccessRevoked(name)
         return access
 
     def _keep(self, fingerprint: bytes, found: Pass) -> Pass:

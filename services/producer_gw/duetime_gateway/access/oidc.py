@@ -36,7 +36,7 @@ DISCOVERY = "/.well-known/openid-configuration"
 
 
 @dataclass(frozen=True, slots=True)
-class Claims:
+class TokenClaims:
     """The claims of a valid token."""
 
     name: str
@@ -55,7 +55,7 @@ class Tokens:
         self._asked_at_ms: float | None = None
         self._asking = asyncio.Lock()
 
-    async def read(self, text: str) -> Claims:
+    async def read(self, text: str) -> TokenClaims:
         """Raises: Unauthenticated; Unavailable: the keys cannot be read."""
         if len(text) > TOKEN_CHARS_MAX:
             raise _wrong(f"it has {len(text)} characters, above {TOKEN_CHARS_MAX}")
@@ -68,7 +68,7 @@ class Tokens:
             raise _wrong(f"its algorithm is not one of {', '.join(ALGORITHMS)}")
         return self._claims(text, await self._key(str(name)), algorithm)
 
-    def _claims(self, text: str, key: jwt.PyJWK, algorithm: str) -> Claims:
+    def _claims(self, text: str, key: jwt.PyJWK, algorithm: str) -> TokenClaims:
         provider = self._provider
         # Times are checked below, with the gateway's clock: the library reads the system's.
         times: Any = {"verify_exp": False, "verify_iat": False, "verify_nbf": False, "require": ["exp", "iss", "aud"]}
@@ -84,7 +84,7 @@ class Tokens:
             raise Unauthenticated("the token has expired", reason="TOKEN_EXPIRED")
         if now_s < begins_s - skew_s:
             raise _wrong("it is not valid yet")
-        return Claims(self._name(found), self._groups(found), int((ends_s + skew_s) * 1000))
+        return TokenClaims(self._name(found), self._groups(found), int((ends_s + skew_s) * 1000))
 
     def _name(self, found: Mapping[str, Any]) -> str:
         name = found.get(self._provider.name_claim)
@@ -156,7 +156,7 @@ def _fetch_keys(provider: Provider) -> dict[str, jwt.PyJWK]:
 
 def _fetch(url: str) -> dict[str, Any]:
     check_url(url)
-    opener = urllib.request.build_opener(_NoRedirects)
+    opener = urllib.request.build_opener(_KeyRedirectRejecter)
     with opener.open(url, timeout=FETCH_TIMEOUT_S) as answer:
         data = answer.read(FETCHED_BYTES_MAX + 1)
     found = json.loads(data) if len(data) <= FETCHED_BYTES_MAX else None
@@ -165,7 +165,7 @@ def _fetch(url: str) -> dict[str, Any]:
     return found
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
+class _KeyRedirectRejecter(urllib.request.HTTPRedirectHandler):
     """Rejects redirects: keys come only from the configured address."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> None:

@@ -10,7 +10,7 @@ from duetime_gateway.access.grants import Access, Kind, Right, denied
 Names = Callable[[Any], Iterable[str]]
 
 
-class Who(Enum):
+class AllowedCallers(Enum):
     """The callers permitted to use a method."""
 
     # Including unauthenticated callers.
@@ -34,7 +34,7 @@ class Need:
 class Rule:
     """The permitted callers of a method and its needs, which must all be met."""
 
-    who: Who = Who.USERS
+    who: AllowedCallers = AllowedCallers.USERS
     needs: tuple[Need, ...] = ()
     # Decodes requests of methods that take bytes.
     read: Callable[[bytes], Any] | None = None
@@ -46,7 +46,7 @@ class Rule:
         method."""
         if method in access.methods:
             return
-        if self.who is Who.ADMINS and not access.is_admin:
+        if self.who is AllowedCallers.ADMINS and not access.is_admin:
             raise denied(f"user {access.name} is not an admin; {method.rpartition('/')[2]} requires one")
         for need in self.needs:
             if not access.has(need.rights, need.kind):
@@ -69,5 +69,5 @@ class Rule:
 
 
 # Methods missing from the table, such as one just added, are for admins.
-UNNAMED = Rule(Who.ADMINS)
+UNNAMED = Rule(AllowedCallers.ADMINS)
 Rules = Mapping[str, Rule]

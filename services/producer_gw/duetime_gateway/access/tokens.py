@@ -22,7 +22,7 @@ _TOKEN = re.compile(rf"{PREFIX}_([a-z2-7]{{{TOKEN_ID_CHARS}}})_([a-z2-7]{{{SECRE
 _HASHED = re.compile(r"scrypt\$(\d{1,2})\$(\d{1,2})\$(\d{1,2})\$([0-9a-f]{32})\$([0-9a-f]{64})")
 
 
-class Token(NamedTuple):
+class TokenParts(NamedTuple):
     """The two parts of a token."""
 
     id: str
@@ -32,9 +32,9 @@ class Token(NamedTuple):
         return f"{PREFIX}_{self.id}_{self.secret}"
 
 
-def new_token() -> Token:
+def new_token() -> TokenParts:
     """A new random token."""
-    return Token(_letters(8)[:TOKEN_ID_CHARS], _letters(32))
+    return TokenParts(_letters(8)[:TOKEN_ID_CHARS], _letters(32))
 
 
 def new_access_key() -> tuple[str, str]:
@@ -42,10 +42,10 @@ def new_access_key() -> tuple[str, str]:
     return "DTMQ" + _letters(16)[: ACCESS_KEY_CHARS - 4].upper(), _letters(32)
 
 
-def parse_token(text: str) -> Token | None:
+def parse_token(text: str) -> TokenParts | None:
     """Parses a token; None: another form."""
     found = _TOKEN.fullmatch(text)
-    return None if found is None else Token(found[1], found[2])
+    return None if found is None else TokenParts(found[1], found[2])
 
 
 def hash_of(secret: str) -> str:

@@ -13,7 +13,7 @@ from duetime.v1 import backlog_pb2 as pb
 from duetime.v1 import gateway_pb2
 from duetime_core.clock import Clock
 from duetime_core.errors import NotFound
-from duetime_core.metadata import Database, Report, Reports
+from duetime_core.metadata import Database, JobReport, JobReportTable
 from duetime_core.metadata.reports import BACKLOG
 from duetime_core.telemetry.defects import outcome
 from duetime_core.telemetry.logs import sparing
@@ -30,7 +30,7 @@ often = sparing()
 PERIOD_MS = 15_000
 
 
-def message_of(report: Report) -> pb.BacklogReport:
+def message_of(report: JobReport) -> pb.BacklogReport:
     """The report in the contract's form; unknown fields of newer jobs are dropped.
 
     Raises:
@@ -45,19 +45,19 @@ def message_of(report: Report) -> pb.BacklogReport:
     return message
 
 
-class Live(NamedTuple):
+class LiveLanes(NamedTuple):
     """The lanes as reported by the shards now, and the shards that do not answer."""
 
     lanes: Sequence[gateway_pb2.Lane]
     unreachable_shards: Sequence[int]
 
 
-async def live_lanes(shards: Shards) -> Live:
+async def live_lanes(shards: Shards) -> LiveLanes:
     """Asks all shards for their lanes."""
     asked = shards.all()
     answers = await asyncio.gather(*(lanes_of(shard) for shard in asked))
     away = [shard.number for shard, lanes in zip(asked, answers, strict=True) if lanes is None]
-    return Live([lane for lanes in answers for lane in lanes or ()], away)
+    return LiveLanes([lane for lanes in answers for lane in lanes or ()], away)
 
 
 def drifts(counted_lanes: Iterable[pb.BacklogLane], live: Iterable[gateway_pb2.Lane]) -> list[pb.LaneDrift]:
@@ -91,18 +91,18 @@ def compare(report: pb.BacklogReport, live: Iterable[gateway_pb2.Lane]) -> pb.Ge
     return response
 
 
-def beside(report: pb.BacklogReport, live: Live) -> pb.GetBacklogReportResponse:
+def beside(report: pb.BacklogReport, live: LiveLanes) -> pb.GetBacklogReportResponse:
     """The report with the current figures of the shards."""
     response = compare(report, live.lanes)
     response.unreachable_shards.extend(live.unreachable_shards)
     return response
 
 
-class Backlog:
+class BacklogComparer:
     """Keeps the latest report, read again only when it changes, and compares it with the shards."""
 
     def __init__(self, database: Database, shards: Shards, clock: Clock, metrics: BacklogMetrics) -> None:
-        self._reports = Reports(database)
+        self._reports = JobReportTable(database)
         self._shards = shards
         self._clock = clock
         self._metrics = metrics

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from duetime.v1 import consumer_pb2, store_pb2
 from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError, FailedPrecondition, NotFound
-from duetime_core.metadata import Groups
+from duetime_core.metadata import GroupTable
 from duetime_format.names import is_group_topic
 
 from duetime_gateway.administration.admission import check_new_group, check_reset, check_update_group
 from duetime_gateway.answers import raise_first
-from duetime_gateway.routing.places import Places, place_of
+from duetime_gateway.routing.places import QueueLocator, place_of
 from duetime_gateway.rules import check_group
 from duetime_gateway.shards.shards import Shards
 
@@ -23,7 +23,7 @@ IN_USE_MS = 60_000
 class ConsumerGroups:
     """Administers groups; asks all shards at once."""
 
-    def __init__(self, groups: Groups, places: Places, shards: Shards, clock: Clock) -> None:
+    def __init__(self, groups: GroupTable, places: QueueLocator, shards: Shards, clock: Clock) -> None:
         self._groups = groups
         self._places = places
         self._shards = shards

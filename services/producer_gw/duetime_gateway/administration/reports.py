@@ -5,22 +5,22 @@ from typing import Any, TypeVar
 
 from duetime.v1 import backlog_pb2
 from duetime.v1 import reports_pb2 as pb
-from duetime_core.metadata import Database, Report, Reports
+from duetime_core.metadata import Database, JobReport, JobReportTable
 from duetime_core.metadata.reports import AUDIT, LATENESS
 from google.protobuf import json_format
 
-from duetime_gateway.administration.backlog import Backlog, Live, beside, drifts, live_lanes
+from duetime_gateway.administration.backlog import BacklogComparer, LiveLanes, beside, drifts, live_lanes
 from duetime_gateway.shards.shards import Shards
 
 Found = TypeVar("Found", pb.LatenessReport, pb.AuditReport)
 
 
-def lateness_of(report: Report) -> pb.LatenessReport:
+def lateness_of(report: JobReport) -> pb.LatenessReport:
     """Raises: ParseError: the summary is not a lateness report's."""
     return _filled(pb.LatenessReport(), report, dict(report.summary))
 
 
-def audit_of(report: Report, live: Live) -> pb.AuditReport:
+def audit_of(report: JobReport, live: LiveLanes) -> pb.AuditReport:
     """Raises: ParseError: the summary is not an audit's."""
     summary = dict(report.summary)
     lanes = [
@@ -34,7 +34,7 @@ def audit_of(report: Report, live: Live) -> pb.AuditReport:
     return found
 
 
-def _filled(message: Found, report: Report, summary: dict[str, Any]) -> Found:
+def _filled(message: Found, report: JobReport, summary: dict[str, Any]) -> Found:
     """Fills the message from the summary; unknown fields of newer jobs are dropped."""
     damage_count = summary.pop("damage_count", 0)
     json_format.ParseDict(summary, message, ignore_unknown_fields=True)
@@ -54,8 +54,8 @@ def _filled(message: Found, report: Report, summary: dict[str, Any]) -> Found:
 class JobReports:
     """The latest reports of all jobs."""
 
-    def __init__(self, database: Database, shards: Shards, backlog: Backlog) -> None:
-        self._reports = Reports(database)
+    def __init__(self, database: Database, shards: Shards, backlog: BacklogComparer) -> None:
+        self._reports = JobReportTable(database)
         self._shards = shards
         self._backlog = backlog
 

@@ -9,14 +9,14 @@ from duetime_format.names import is_group_topic
 
 from duetime_gateway.administration.groups import ConsumerGroups
 from duetime_gateway.answers import raise_first
-from duetime_gateway.routing.places import Places, QueueBounds
+from duetime_gateway.routing.places import QueueBounds, QueueLocator
 from duetime_gateway.shards.shards import Shards
 
 
 class GroupWork:
     """Counts messages that are unread, leased, or waiting for a retry."""
 
-    def __init__(self, groups: ConsumerGroups, places: Places, shards: Shards, *, timeout_ms: int) -> None:
+    def __init__(self, groups: ConsumerGroups, places: QueueLocator, shards: Shards, *, timeout_ms: int) -> None:
         self._groups = groups
         self._places = places
         self._shards = shards

@@ -13,7 +13,7 @@ import typer
 from duetime.cli.output import now_ms, print_json, print_table
 from duetime.client.errors import DueTimeError as ClientError
 from duetime.client.errors import InvalidArgument as ClientInvalidArgument
-from duetime_core.audit.events import Event, plain
+from duetime_core.audit.events import AuditedCall, plain
 from duetime_core.errors import DueTimeError, InvalidArgument, Unavailable
 from duetime_core.metadata import AuditRow, Database
 from duetime_core.metadata import users as table
@@ -90,7 +90,7 @@ def _with(database_url: str, work: Callable[[Database], Awaitable[T]]) -> T:
 def _row(command: str, resource: str, status: str, reason: str) -> AuditRow:
     """A row in the name of this machine's user: the database's password is the only authentication."""
     user, host = _system_user(), socket.gethostname()
-    event = Event(now_ms(), plain(user), plain(host), "", f"command/{command}", plain(resource), status, reason)
+    event = AuditedCall(now_ms(), plain(user), plain(host), "", f"command/{command}", plain(resource), status, reason)
     return AuditRow(secrets.token_hex(16), "command", event)
 
 

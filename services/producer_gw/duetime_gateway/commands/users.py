@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from duetime_gateway.access.grants import GROUP_PREFIX, admin_grant
 from duetime_gateway.access.sealing import Seal
-from duetime_gateway.access.tokens import Token, hash_of, new_access_key, new_token
+from duetime_gateway.access.tokens import TokenParts, hash_of, new_access_key, new_token
 from duetime_gateway.commands.shared import (
     Name,
     Url,
@@ -282,7 +282,7 @@ def _refuse_group(name: str, what: str) -> None:
         raise typer.BadParameter(f"{name} stands for an identity provider's users, and has no {what}")
 
 
-def _stored(token: Token, expires: str | None) -> table.StoredToken:
+def _stored(token: TokenParts, expires: str | None) -> table.StoredToken:
     made_at_ms = now_ms()
     length_ms = None if expires is None else delay_ms(expires, "--expires")
     if length_ms == 0:
@@ -303,7 +303,7 @@ def _seal() -> Seal:
         raise ClientError(f"{SECRETS_KEY_VARIABLE} {error}") from error
 
 
-def _print_token(name: str, token: Token | None, stored: table.StoredToken | None, *, as_json: bool) -> None:
+def _print_token(name: str, token: TokenParts | None, stored: table.StoredToken | None, *, as_json: bool) -> None:
     """Prints only the token to standard output, so that it can be redirected to a file."""
     if as_json:
         made = None if stored is None else _token_object(stored)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from duetime_core.errors import InvalidArgument, Violation, refuse
 from duetime_format import limits
 from duetime_format.admission import group_violations, lite_violations
-from duetime_format.errors import Damaged, within
+from duetime_format.errors import DamagedBytes, within
 from duetime_format.names import retry_topic
 from duetime_format.texts import shown
 
@@ -80,7 +80,7 @@ def check_acked(messages: Sequence[Messages]) -> int:
     """See the module. Returns the number of messages named."""
     try:
         count = acked_count(messages)
-    except Damaged as error:
+    except DamagedBytes as error:
         raise InvalidArgument([Violation("acks.leases.offsets", error.text)]) from error
     if not 1 <= count <= limits.RECEIPTS_MAX:
         refuse([Violation("acks.leases", f"{count} messages; an ack has 1 to {limits.RECEIPTS_MAX}")])

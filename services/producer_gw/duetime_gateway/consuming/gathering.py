@@ -26,7 +26,7 @@ A = TypeVar("A")
 Parts = Mapping[int, ReceivePart]
 
 
-class Asking(Protocol[A]):
+class LeaseSource(Protocol[A]):
     """Asks shards for leases, and measures their answers."""
 
     async def ask(self, number: int, part: ReceivePart, max_count: int, max_bytes: int, wait_ms: int) -> A:
@@ -39,7 +39,7 @@ class Asking(Protocol[A]):
         """Ends leases whose receiver will never get the answer."""
 
 
-class _Taken(Generic[A]):
+class _LeaseTally(Generic[A]):
     """The leases so far, and the remaining limits."""
 
     def __init__(self, selection: Selection) -> None:
@@ -60,7 +60,7 @@ class _Taken(Generic[A]):
         return self.count_left <= 0 or self.bytes_left <= 0
 
 
-class Gatherer:
+class LeaseGatherer:
     """Leases from several shards. Long polls are tasks of `tasks`."""
 
     def __init__(self, shards: Shards, clock: Clock, tasks: asyncio.TaskGroup, *, timeout_ms: int) -> None:
@@ -71,11 +71,11 @@ class Gatherer:
         self._turn = 0
 
     async def gather(
-        self, asking: Asking[A], selection: Selection, parts: Parts, remaining_ms: float | None
+        self, asking: LeaseSource[A], selection: Selection, parts: Parts, remaining_ms: float | None
     ) -> list[A]:
         """The shards' answers, which together form one response. If the caller leaves, its leases are returned."""
         ends_at_ms = self._clock.monotonic_ms() + selection.wait_ms
-        taken: _Taken[A] = _Taken(selection)
+        taken: _LeaseTally[A] = _LeaseTally(selection)
         self._turn += 1
         numbers = list(parts)
         first = self._turn % len(numbers)
@@ -95,7 +95,7 @@ class Gatherer:
             raise next(iter(taken.failures.values()))
         return [answer for answers in taken.answers.values() for answer in answers]
 
-    async def _take(self, asking: Asking[A], numbers: Iterable[int], parts: Parts, taken: _Taken[A]) -> None:
+    async def _take(self, asking: LeaseSource[A], numbers: Iterable[int], parts: Parts, taken: _LeaseTally[A]) -> None:
         """Leases from the shards in turn until there is enough."""
         for number in numbers:
             try:
@@ -109,7 +109,7 @@ class Gatherer:
             if taken.enough:
                 return
 
-    async def _ready(self, parts: Parts, taken: _Taken[A], wait_ms: int, remaining_ms: float | None) -> list[int]:
+    async def _ready(self, parts: Parts, taken: _LeaseTally[A], wait_ms: int, remaining_ms: float | None) -> list[int]:
         """The shards with messages, as soon as there is one; empty: timeout, or no shard answers."""
         timeout_ms = timeout_of(self._timeout_ms, remaining_ms, wait_ms)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from duetime_core.access.callers import sharer
 from duetime_core.clock import Clock
 from duetime_core.errors import InvalidArgument, Violation
-from duetime_core.metadata import Groups
+from duetime_core.metadata import GroupTable
 from duetime_core.rpc.retry_policy import RetryPolicy
 from duetime_core.telemetry.defects import outcome
 from duetime_core.telemetry.logs import sparing
@@ -20,12 +20,12 @@ from duetime_format.names import retry_topic
 
 from duetime_gateway.answers import raise_first
 from duetime_gateway.consuming.admission import check_ack, check_extension, check_receive
-from duetime_gateway.consuming.gathering import Asking, Gatherer, Parts
+from duetime_gateway.consuming.gathering import LeaseGatherer, LeaseSource, Parts
 from duetime_gateway.deadlines import timeout_of
 from duetime_gateway.metrics import GatewayMetrics
-from duetime_gateway.queries import Extension, ReceiptStatus, Receive
-from duetime_gateway.routing.places import Places
-from duetime_gateway.routing.topics import Topics
+from duetime_gateway.queries import Extension, LeaseStatus, Receive
+from duetime_gateway.routing.places import QueueLocator
+from duetime_gateway.routing.topics import TopicRegistry
 from duetime_gateway.shards.client import StoreClient
 from duetime_gateway.shards.contract import ReceivePart, receipts_of
 from duetime_gateway.shards.shards import Shards
@@ -43,7 +43,7 @@ Settle = Callable[[StoreClient, Sequence[bytes]], Awaitable[Sequence[int]]]
 class _Calls:
     """The shards of one Receive; answers are encoded ReceiveResponses. See `gathering.Asking`."""
 
-    leases: "Leases"
+    leases: "LeaseRouter"
     group: str
     remaining_ms: float | None
 
@@ -57,15 +57,15 @@ class _Calls:
         self.leases.give_back(self.group, number, [receipt for answer in answers for receipt in receipts_of(answer)])
 
 
-class Leases:
+class LeaseRouter:
     """Leases over all shards. Long polls and returns of leases are tasks of `tasks`."""
 
     def __init__(
         self,
-        topics: Topics,
-        places: Places,
+        topics: TopicRegistry,
+        places: QueueLocator,
         shards: Shards,
-        groups: Groups,
+        groups: GroupTable,
         clock: Clock,
         metrics: GatewayMetrics,
         tasks: asyncio.TaskGroup,
@@ -79,7 +79,7 @@ class Leases:
         self._metrics = metrics
         self._tasks = tasks
         self._timeout_ms = timeout_ms
-        self.gatherer = Gatherer(shards, clock, tasks, timeout_ms=timeout_ms)
+        self.gatherer = LeaseGatherer(shards, clock, tasks, timeout_ms=timeout_ms)
 
     async def receive(self, receive: Receive, remaining_ms: float | None, peer: str) -> bytes:
         """Returns the stores' ReceiveResponse, encoded.
@@ -101,7 +101,7 @@ class Leases:
                 number, part, remaining_ms, selection.max_count, selection.max_bytes, selection.wait_ms
             )
         else:
-            calls: Asking[bytes] = _Calls(self, receive.group, remaining_ms)
+            calls: LeaseSource[bytes] = _Calls(self, receive.group, remaining_ms)
             # Concatenated encoded answers are one valid answer.
             answers: list[bytes] = await self.gatherer.gather(calls, selection, parts, remaining_ms)
             answer = b"".join(answers)
@@ -181,7 +181,7 @@ class Leases:
         self._tasks.create_task(give_back())
 
     async def ack(self, group: str, receipts: Sequence[bytes], remaining_ms: float | None) -> Sequence[int]:
-        """Returns a `ReceiptStatus` for each receipt; empty: all OK.
+        """Returns a `LeaseStatus` for each receipt; empty: all OK.
 
         Raises:
             DueTimeError: bad fields, or an error of a shard; the other shards are done, and it is safe to retry.
@@ -220,9 +220,9 @@ class Leases:
                 return_exceptions=True,
             )
         )
-        statuses: list[int] = [ReceiptStatus.UNKNOWN] * len(receipts)
+        statuses: list[int] = [LeaseStatus.UNKNOWN] * len(receipts)
         for indices, answer in zip(mine.values(), answers, strict=True):
-            for index, status in zip(indices, answer or [ReceiptStatus.OK] * len(indices), strict=True):
+            for index, status in zip(indices, answer or [LeaseStatus.OK] * len(indices), strict=True):
                 statuses[index] = status
         return statuses if any(statuses) else ()
 

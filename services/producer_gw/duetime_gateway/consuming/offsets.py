@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from duetime_gateway.answers import raise_first
 from duetime_gateway.consuming.admission import check_commit
 from duetime_gateway.queries import Position
-from duetime_gateway.routing.places import Places, place_of
+from duetime_gateway.routing.places import QueueLocator, place_of
 from duetime_gateway.rules import check_topic
 
 
-class GroupOffsets:
+class OffsetRouter:
     """Commits and reads offsets, split by shard."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: QueueLocator) -> None:
         self._places = places
 
     async def commit(self, group: str, topic: str, positions: Sequence[Position], caller: str) -> None:

@@ -4,14 +4,14 @@ from duetime_gateway.consuming.admission import check_pull, check_pull_queues
 from duetime_gateway.deadlines import timeout_of
 from duetime_gateway.metrics import GatewayMetrics
 from duetime_gateway.queries import Encoding, Pull, PullQueues
-from duetime_gateway.routing.places import Places, on_one_shard, place_of
+from duetime_gateway.routing.places import QueueLocator, on_one_shard, place_of
 from duetime_gateway.shards.contract import renumbered_pull, renumbered_queues
 
 
-class Puller:
+class QueuePuller:
     """Returns answers as encoded by the stores; decodes them only if a queue has another number on its shard."""
 
-    def __init__(self, places: Places, metrics: GatewayMetrics, *, timeout_ms: int) -> None:
+    def __init__(self, places: QueueLocator, metrics: GatewayMetrics, *, timeout_ms: int) -> None:
         self._places = places
         self._metrics = metrics
         self._timeout_ms = timeout_ms

@@ -12,11 +12,11 @@ from duetime_core.limits.seats import Seats
 
 from duetime_gateway.answers import raise_first
 from duetime_gateway.consuming.admission import check_acked, check_receive, check_take
-from duetime_gateway.consuming.leases import Leases
+from duetime_gateway.consuming.leases import LeaseRouter
 from duetime_gateway.deadlines import timeout_of
 from duetime_gateway.metrics import GatewayMetrics
-from duetime_gateway.queries import ReceiptStatus, Receive, Selection
-from duetime_gateway.routing.places import Places
+from duetime_gateway.queries import LeaseStatus, Receive, Selection
+from duetime_gateway.routing.places import QueueLocator
 from duetime_gateway.shards import leases as lease_messages
 from duetime_gateway.shards.contract import ReceivePart
 from duetime_gateway.shards.leases import Messages, Taken, Unacked
@@ -28,8 +28,8 @@ class Receivers:
 
     def __init__(
         self,
-        leases: Leases,
-        places: Places,
+        leases: LeaseRouter,
+        places: QueueLocator,
         shards: Shards,
         metrics: GatewayMetrics,
         *,
@@ -131,7 +131,7 @@ class StreamReceiver:
             )
         )
         rest = [one for answer in answers for one in answer]
-        return rest + lease_messages.unacked(ReceiptStatus.UNKNOWN, strange)
+        return rest + lease_messages.unacked(LeaseStatus.UNKNOWN, strange)
 
     async def _ack(self, number: int, messages: Sequence[Messages]) -> Sequence[Unacked]:
         return await self._pipe(number).ack(self._parts[number], messages, self._all.timeout_ms / 1000.0)

@@ -24,7 +24,7 @@ from duetime_format.limits import CREDIT_BYTES_MAX, SUBSCRIPTION_ANSWER_BYTES_MA
 from duetime_gateway.consuming.admission import check_subscribe
 from duetime_gateway.metrics import GatewayMetrics
 from duetime_gateway.queries import Subscribe
-from duetime_gateway.routing.places import Places, on_one_shard
+from duetime_gateway.routing.places import QueueLocator, on_one_shard
 from duetime_gateway.shards.contract import subscribe_request
 from duetime_gateway.shards.subscription import ShardSubscription
 
@@ -34,12 +34,12 @@ WINDOW_BYTES_MIN = COUNTED_BYTES_MIN
 WINDOW_BYTES_MAX = 2 * SUBSCRIPTION_ANSWER_BYTES_MAX
 
 
-class Subscribing:
+class GatewaySubscriptions:
     """All subscriptions through one gateway."""
 
     def __init__(
         self,
-        places: Places,
+        places: QueueLocator,
         answers: Room,
         metrics: GatewayMetrics,
         tasks: asyncio.TaskGroup,

@@ -11,7 +11,7 @@ from duetime_core.access.callers import sharer
 from duetime_core.errors import DueTimeError, NotFound
 from duetime_core.rpc.decoding import decode
 
-from duetime_gateway.administration.backlog import Backlog
+from duetime_gateway.administration.backlog import BacklogComparer
 from duetime_gateway.administration.reports import JobReports
 from duetime_gateway.face.callers import Context, remaining_ms
 from duetime_gateway.metrics import GatewayMetrics
@@ -25,7 +25,7 @@ LIST_TIMEOUT_MS = 60_000
 class AnalysisService:
     """Part of duetime.v1.Gateway; proto/duetime/v1/gateway.proto documents each call."""
 
-    def __init__(self, shards: Shards, backlog: Backlog, reports: JobReports, metrics: GatewayMetrics) -> None:
+    def __init__(self, shards: Shards, backlog: BacklogComparer, reports: JobReports, metrics: GatewayMetrics) -> None:
         self._shards = shards
         self._backlog = backlog
         self._reports = reports

@@ -13,7 +13,7 @@ from duetime_format.admission import Draft
 from duetime_gateway.face.callers import Context, caller
 from duetime_gateway.metrics import GatewayMetrics
 from duetime_gateway.packing.sends import EncodedRequest, draft_of, encoded_response
-from duetime_gateway.sending.outcomes import AllStored, Outcomes
+from duetime_gateway.sending.outcomes import AllStored, SendOutcomes
 from duetime_gateway.sending.sender import Sender
 
 
@@ -33,7 +33,7 @@ class BatchService:
             sending = await self._sender.begin(EncodedBatch(data), caller(context))
             del data
             outcome = await sending.outcome()
-            if isinstance(outcome, Outcomes) and outcome.faults:
+            if isinstance(outcome, SendOutcomes) and outcome.faults:
                 raise outcome.faults[min(outcome.faults)]
         except DueTimeError as error:
             self._metrics.batches.labels(error.reason.lower()).inc()
@@ -42,8 +42,8 @@ class BatchService:
         return encoded_response(outcome)
 
 
-def _word(outcome: AllStored | Outcomes) -> str:
-    return "duplicate" if isinstance(outcome, Outcomes) and outcome.duplicates else "stored"
+def _word(outcome: AllStored | SendOutcomes) -> str:
+    return "duplicate" if isinstance(outcome, SendOutcomes) and outcome.duplicates else "stored"
 
 
 class EncodedBatch(EncodedRequest):

@@ -8,22 +8,22 @@ from collections.abc import Mapping, Sequence
 from duetime.v1 import consumer_pb2, pending_pb2, retry_pb2
 
 from duetime_gateway.quotas.charges import MADE, RECORD, SENDS, STORES_NOTHING, Charge, Rate
-from duetime_gateway.quotas.quotas import Copy
+from duetime_gateway.quotas.quotas import CopyCharge
 
 
-def _rescheduled(request: pending_pb2.RescheduleRequest) -> Sequence[Copy]:
-    return [Copy(one.message.topic, len(one.body) if one.HasField("body") else None) for one in request.messages]
+def _rescheduled(request: pending_pb2.RescheduleRequest) -> Sequence[CopyCharge]:
+    return [CopyCharge(one.message.topic, len(one.body) if one.HasField("body") else None) for one in request.messages]
 
 
 NACK = Charge(
-    copies=lambda request: [Copy()] * len(request.nacks),
+    copies=lambda request: [CopyCharge()] * len(request.nacks),
     stored=lambda answer: [one.stored_bytes for one in answer.results],
     read=consumer_pb2.NackRequest.FromString,
     read_answer=consumer_pb2.NackResponse.FromString,
 )
 _RESCHEDULE = Charge(copies=_rescheduled, stored=lambda answer: [one.stored_bytes for one in answer.results])
 _SEND_BACK = Charge(
-    copies=lambda request: [Copy(request.topic)],
+    copies=lambda request: [CopyCharge(request.topic)],
     stored=lambda answer: [answer.stored_bytes],
     read=retry_pb2.SendBackRequest.FromString,
     read_answer=retry_pb2.SendBackResponse.FromString,

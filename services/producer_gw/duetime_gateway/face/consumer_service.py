@@ -13,7 +13,7 @@ from duetime_format.limits import PULL_BYTES_MAX
 from duetime_gateway.access import permit
 from duetime_gateway.access.grants import ANY_RIGHT, Kind
 from duetime_gateway.administration.groups import ConsumerGroups
-from duetime_gateway.consuming.leases import Leases
+from duetime_gateway.consuming.leases import LeaseRouter
 from duetime_gateway.face.answering import room_for, room_in_turn
 from duetime_gateway.face.callers import Context, remaining_ms
 from duetime_gateway.face.reads import encoded_statuses, extension_of, receive_of
@@ -26,7 +26,7 @@ LETTER_JOBS_MAX = 16
 class ConsumerService:
     """Part of duetime.v1.Gateway; proto/duetime/v1/gateway.proto documents each call."""
 
-    def __init__(self, leases: Leases, groups: ConsumerGroups, retry: RetryClient, answers: Room) -> None:
+    def __init__(self, leases: LeaseRouter, groups: ConsumerGroups, retry: RetryClient, answers: Room) -> None:
         self._answers = answers
         self._leases = leases
         self._groups = groups

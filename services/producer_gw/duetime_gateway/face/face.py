@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import grpc
 
-from duetime_gateway.face.gate import Gate
+from duetime_gateway.face.gate import QuotaGate
 from duetime_gateway.face.guards import Refused, guarded
 from duetime_gateway.face.quota_service import QuotaService
 from duetime_gateway.face.scaler import SERVICE_NAME as SCALER_NAME
@@ -39,7 +39,7 @@ class Face:
         services: Sequence[CallService],
         streaming: Sequence[StreamService],
         quotas: QuotaService,
-        gate: Gate,
+        gate: QuotaGate,
         scaler: Scaler,
     ) -> None:
         self._services = (*services, *streaming)

@@ -13,7 +13,7 @@ from duetime_gateway.quotas.charges import Charge, Rate, size_of
 from duetime_gateway.quotas.quotas import Quotas
 
 
-class Gate:
+class QuotaGate:
     """Wraps the gateway's handlers. Without quotas, calls pass through."""
 
     def __init__(self, quotas: Quotas) -> None:

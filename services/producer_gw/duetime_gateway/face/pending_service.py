@@ -13,11 +13,11 @@ from duetime_format.limits import PULL_BYTES_MAX
 
 from duetime_gateway.face.answering import room_in_turn
 from duetime_gateway.face.callers import Context, remaining_ms
-from duetime_gateway.pending.counting import Counting
-from duetime_gateway.pending.ending import Ending
-from duetime_gateway.pending.listing import Listing
-from duetime_gateway.pending.matching import Matching
-from duetime_gateway.pending.retries import Retries
+from duetime_gateway.pending.counting import PendingCounter
+from duetime_gateway.pending.ending import PendingResolver
+from duetime_gateway.pending.listing import PendingLister
+from duetime_gateway.pending.matching import MatchCanceller
+from duetime_gateway.pending.retries import WaitingRetryResolver
 
 _ENDS = consumer_pb2.EndRetriesRequest.FromString, consumer_pb2.EndRetriesProgress.SerializeToString
 
@@ -27,11 +27,11 @@ class PendingService:
 
     def __init__(
         self,
-        ending: Ending,
-        matching: Matching,
-        listing: Listing,
-        counting: Counting,
-        retries: Retries,
+        ending: PendingResolver,
+        matching: MatchCanceller,
+        listing: PendingLister,
+        counting: PendingCounter,
+        retries: WaitingRetryResolver,
         answers: Room,
     ) -> None:
         self._ending = ending

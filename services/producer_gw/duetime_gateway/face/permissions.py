@@ -12,7 +12,7 @@ from duetime.v1 import consumer_pb2, retry_pb2
 from duetime_core.errors import PermissionDenied
 
 from duetime_gateway.access.grants import ANY_RIGHT, READ, Access, Kind, Right
-from duetime_gateway.access.rules import Names, Need, Rule, Rules, Who
+from duetime_gateway.access.rules import AllowedCallers, Names, Need, Rule, Rules
 
 SEND, RECEIVE, MANAGE = Right.SEND, Right.RECEIVE, Right.MANAGE
 
@@ -68,7 +68,7 @@ def _everything(request: Any) -> Iterable[str]:
     return ("",)
 
 
-_ANYBODY, _ADMINS, _ANY_USER = Rule(Who.ANYBODY), Rule(Who.ADMINS), Rule()
+_ANYBODY, _ADMINS, _ANY_USER = Rule(AllowedCallers.ANYBODY), Rule(AllowedCallers.ADMINS), Rule()
 _SENDS = Rule(needs=(_topic(SEND, None),))
 _READS = Rule(needs=(_topic(READ, _its_topic),))
 _SHOWS_TOPIC = _topic(ANY_RIGHT, _its_topic)

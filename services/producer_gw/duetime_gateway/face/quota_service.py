@@ -7,15 +7,15 @@ from duetime.v1 import quotas_pb2 as pb
 
 from duetime_gateway.face.callers import Context
 from duetime_gateway.quotas.admission import check_of, check_quota
-from duetime_gateway.quotas.keeper import Keeper
-from duetime_gateway.quotas.limits import FIELDS, TOPIC, USER, Limits, Of
+from duetime_gateway.quotas.keeper import QuotaKeeper
+from duetime_gateway.quotas.limits import FIELDS, TOPIC, USER, Limits, QuotaOwner
 from duetime_gateway.quotas.quotas import Quotas
 
 
 class QuotaService:
     """Part of duetime.v1.Gateway; proto/duetime/v1/gateway.proto documents each call."""
 
-    def __init__(self, quotas: Quotas, keeper: Keeper) -> None:
+    def __init__(self, quotas: Quotas, keeper: QuotaKeeper) -> None:
         self._quotas = quotas
         self._keeper = keeper
 
@@ -55,17 +55,17 @@ class QuotaService:
         return pb.RemoveQuotaResponse()
 
 
-def _of(of: pb.QuotaOf) -> Of:
+def _of(of: pb.QuotaOf) -> QuotaOwner:
     kind = of.WhichOneof("of") or ""
-    return Of(kind, of.user if kind == USER else of.topic if kind == TOPIC else "")
+    return QuotaOwner(kind, of.user if kind == USER else of.topic if kind == TOPIC else "")
 
 
-def _quota(of: Of, limits: Limits) -> pb.Quota:
+def _quota(of: QuotaOwner, limits: Limits) -> pb.Quota:
     name: Any = {of.kind: of.name}
     return pb.Quota(of=pb.QuotaOf(**name), **{name: getattr(limits, name) for name in FIELDS})
 
 
-def _use(of: Of, limits: Limits, used: Any) -> pb.QuotaUse:
+def _use(of: QuotaOwner, limits: Limits, used: Any) -> pb.QuotaUse:
     return pb.QuotaUse(
         quota=_quota(of, limits),
         messages_per_s=used["messages_per_s"],

@@ -11,12 +11,12 @@ from duetime_format.names import HALF_TOPIC, is_internal_topic
 
 from duetime_gateway.access import permit
 from duetime_gateway.access.grants import Kind, Right
-from duetime_gateway.consuming.offsets import GroupOffsets
-from duetime_gateway.consuming.puller import Puller
+from duetime_gateway.consuming.offsets import OffsetRouter
+from duetime_gateway.consuming.puller import QueuePuller
 from duetime_gateway.face.answering import room_for, room_in_turn
 from duetime_gateway.face.callers import Context, remaining_ms
 from duetime_gateway.face.reads import id_query_of, key_query_of, positions_of, pull_of, pull_queues_of, search_of
-from duetime_gateway.finding.finder import Finder
+from duetime_gateway.finding.finder import GatewayFinder
 
 _HALF_STATES = frozenset(
     {
@@ -30,7 +30,7 @@ _HALF_STATES = frozenset(
 class ReadService:
     """Part of duetime.v1.Gateway; proto/duetime/v1/gateway.proto documents each call."""
 
-    def __init__(self, puller: Puller, offsets: GroupOffsets, finder: Finder, answers: Room) -> None:
+    def __init__(self, puller: QueuePuller, offsets: OffsetRouter, finder: GatewayFinder, answers: Room) -> None:
         self._puller = puller
         self._offsets = offsets
         self._finder = finder

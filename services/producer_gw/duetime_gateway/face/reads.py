@@ -18,7 +18,7 @@ from duetime_gateway.queries import (
     Subscribe,
 )
 from duetime_gateway.routing.catalog import TopicInfo
-from duetime_gateway.routing.places import TopicDescription
+from duetime_gateway.routing.places import TopicOverview
 
 
 def pull_of(request: gateway_pb2.PullRequest) -> Pull:
@@ -101,7 +101,7 @@ def topic_message(info: TopicInfo) -> gateway_pb2.Topic:
     return gateway_pb2.Topic(**info._asdict())
 
 
-def description_message(described: TopicDescription) -> gateway_pb2.TopicDescription:
+def description_message(described: TopicOverview) -> gateway_pb2.TopicDescription:
     """A topic with the bounds of its queues."""
     queues = [gateway_pb2.QueueDescription(**bounds._asdict()) for bounds in described.queues]
     return gateway_pb2.TopicDescription(topic=topic_message(described.info), queues=queues)

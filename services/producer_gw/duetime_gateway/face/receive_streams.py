@@ -9,7 +9,7 @@ from duetime.v1 import consumer_pb2, leases_pb2
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_core.limits.room import Room
 from duetime_core.rpc.calls import fault_of
-from duetime_core.rpc.leasestreams import Answer, LeaseStream, LeaseStreams
+from duetime_core.rpc.leasestreams import LeaseStreams, ServerLeaseStream, TakeAnswer
 from duetime_core.telemetry.defects import outcome
 
 from duetime_gateway.consuming.receiving import Receivers, StreamReceiver
@@ -47,11 +47,11 @@ class ReceiveStreamService:
     def receive_stream(
         self, requests: AsyncIterator[leases_pb2.ReceiveStreamRequest], context: Context
     ) -> AsyncIterator[leases_pb2.ReceiveStreamResponse]:
-        stream = _Stream(self._receivers, self._answers, self._tasks, context.peer())
+        stream = _GatewayReceiveStream(self._receivers, self._answers, self._tasks, context.peer())
         return self._streams.responses(stream, requests)
 
 
-class _Stream(LeaseStream):
+class _GatewayReceiveStream(ServerLeaseStream):
     """The stream of one receiver."""
 
     def __init__(self, receivers: Receivers, answers: Room, tasks: asyncio.TaskGroup, peer: str) -> None:
@@ -86,7 +86,7 @@ class _Stream(LeaseStream):
         rest, error = await outcome(lambda: self._opened.ack(ack.leases), "ReceiveStream")
         self.put_acked(leases_pb2.Acked(number=ack.number, rest=rest, fault=fault_of(error) if error else None))
 
-    async def take(self, take: leases_pb2.Take) -> Answer:
+    async def take(self, take: leases_pb2.Take) -> TakeAnswer:
         receiver = self._opened
         selection = Selection(take.max_count, take.max_bytes, take.wait_ms)
         room = await room_for(self._answers, self._peer, selection, None)
@@ -104,7 +104,7 @@ class _Stream(LeaseStream):
                 receiver.give_back_all(answers)
 
         taken = leases_pb2.Taken(number=take.number, runs=[run for answer in answers for run in answer.runs])
-        return Answer(taken, bytes_taken, done)
+        return TakeAnswer(taken, bytes_taken, done)
 
     @property
     def _opened(self) -> StreamReceiver:

@@ -13,7 +13,7 @@ from duetime_gateway.errors import stopping
 from duetime_gateway.face.callers import Context, caller
 from duetime_gateway.packing.sends import EncodedRequest, encoded_response
 from duetime_gateway.quotas.meters import REFUSALS
-from duetime_gateway.sending.outcomes import Sending
+from duetime_gateway.sending.outcomes import InFlightRequest
 from duetime_gateway.sending.sender import Sender
 
 STREAM_REQUESTS_MAX = 16
@@ -22,7 +22,7 @@ STREAM_REQUESTS_MAX = 16
 class _Begun(NamedTuple):
     """A request in progress of a stream, or the quota's error; and whether its results are ranges."""
 
-    sending: Sending | DueTimeError
+    sending: InFlightRequest | DueTimeError
     in_ranges: bool = False
 
     async def response(self) -> bytes:
@@ -80,7 +80,7 @@ class SendService:
             reader.cancel()
             while not begun.empty():
                 left = begun.get_nowait()
-                if isinstance(left, _Begun) and isinstance(left.sending, Sending):
+                if isinstance(left, _Begun) and isinstance(left.sending, InFlightRequest):
                     left.sending.cancel()
 
     async def _read(

@@ -8,7 +8,7 @@ import grpc
 from duetime.v1 import subscriptions_pb2 as pb
 from duetime_core.errors import InvalidArgument, Violation
 
-from duetime_gateway.consuming.subscribing import Subscribing
+from duetime_gateway.consuming.subscribing import GatewaySubscriptions
 from duetime_gateway.face.callers import Context
 from duetime_gateway.face.reads import subscribe_of
 
@@ -16,7 +16,7 @@ from duetime_gateway.face.reads import subscribe_of
 class SubscriptionService:
     """Part of duetime.v1.Gateway; proto/duetime/v1/gateway.proto documents each call."""
 
-    def __init__(self, subscribing: Subscribing) -> None:
+    def __init__(self, subscribing: GatewaySubscriptions) -> None:
         self._subscribing = subscribing
 
     def handlers(self) -> "dict[str, grpc.RpcMethodHandler[Any, Any]]":

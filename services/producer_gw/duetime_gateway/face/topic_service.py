@@ -14,15 +14,15 @@ from duetime_gateway.access.grants import ANY_RIGHT, Kind
 from duetime_gateway.deleting import TopicDeletion
 from duetime_gateway.face.callers import Context
 from duetime_gateway.face.reads import description_message, route_message, topic_message
-from duetime_gateway.routing.places import Places
-from duetime_gateway.routing.topics import Topics
+from duetime_gateway.routing.places import QueueLocator
+from duetime_gateway.routing.topics import TopicRegistry
 from duetime_gateway.rules import check_group, check_group_reads, check_topic
 
 
 class TopicService:
     """Part of duetime.v1.Gateway; proto/duetime/v1/gateway.proto documents each call."""
 
-    def __init__(self, topics: Topics, deletion: TopicDeletion, places: Places) -> None:
+    def __init__(self, topics: TopicRegistry, deletion: TopicDeletion, places: QueueLocator) -> None:
         self._topics = topics
         self._deletion = deletion
         self._places = places

@@ -10,7 +10,7 @@ from duetime_core.access.callers import sharer
 from duetime_core.audit.audit import name_resource
 from duetime_core.limits.room import Room
 from duetime_format import record
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.limits import BODY_BYTES_MAX, PULL_ANSWER_BYTES_MAX
 from duetime_format.properties import decode_properties
 
@@ -25,13 +25,13 @@ from duetime_gateway.face.transactions import (
     prepare_response,
 )
 from duetime_gateway.packing import ends
-from duetime_gateway.routing.places import Places
-from duetime_gateway.transactions.checks import Check
-from duetime_gateway.transactions.columns import Ends
-from duetime_gateway.transactions.ending import Ender
+from duetime_gateway.routing.places import QueueLocator
+from duetime_gateway.transactions.checks import TransactionQuestion
+from duetime_gateway.transactions.columns import EndColumns
+from duetime_gateway.transactions.ending import DecisionRouter
 from duetime_gateway.transactions.listing import TransactionList
 from duetime_gateway.transactions.preparing import Preparer
-from duetime_gateway.transactions.watching import Watching, no_group
+from duetime_gateway.transactions.watching import WatcherRegistry, no_group
 
 
 class TransactionService:
@@ -40,10 +40,10 @@ class TransactionService:
     def __init__(
         self,
         preparer: Preparer,
-        ender: Ender,
-        watching: Watching,
+        ender: DecisionRouter,
+        watching: WatcherRegistry,
         listing: TransactionList,
-        places: Places,
+        places: QueueLocator,
         answers: Room,
     ) -> None:
         self._preparer = preparer
@@ -107,7 +107,7 @@ class TransactionService:
             desk.leave(watcher)
             follower.cancel()
 
-    async def _response(self, checks: Sequence[Check]) -> pb.WatchTransactionsResponse:
+    async def _response(self, checks: Sequence[TransactionQuestion]) -> pb.WatchTransactionsResponse:
         messages = [
             check_message(check, await self._queue(check.name.shard, check.found.properties)) for check in checks
         ]
@@ -134,7 +134,7 @@ class TransactionService:
             if answer.record:
                 try:
                     half = record.decode(answer.record)
-                except Damaged:
+                except DamagedBytes:
                     # Return the readable parts.
                     return response
                 response.message.CopyFrom(half_message(half, found.queue))
@@ -143,7 +143,7 @@ class TransactionService:
 
 async def _answers(
     first: pb.WatchTransactionsRequest, requests: AsyncIterator[pb.WatchTransactionsRequest]
-) -> AsyncIterator[tuple[str, Ends]]:
+) -> AsyncIterator[tuple[str, EndColumns]]:
     """The answers in a producer's stream, by request."""
     yield first.group, ends.ends_of(first.ends)
     async for request in requests:

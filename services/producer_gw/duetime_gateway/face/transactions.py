@@ -8,8 +8,8 @@ from duetime_format.properties import decode_properties
 from duetime_format.record import Record, host_text
 
 from duetime_gateway.packing.sends import EncodedRequest, HalfOf, MessageDrafts, fill_oddities
-from duetime_gateway.sending.outcomes import AllStored, Outcomes
-from duetime_gateway.transactions.checks import Check
+from duetime_gateway.sending.outcomes import AllStored, SendOutcomes
+from duetime_gateway.transactions.checks import TransactionQuestion
 from duetime_gateway.transactions.names import text_of
 
 
@@ -30,7 +30,7 @@ class EncodedPrepare(EncodedRequest):
         return self._request.group, self._request.check_immunity_s
 
 
-def prepare_response(outcomes: AllStored | Outcomes) -> bytes:
+def prepare_response(outcomes: AllStored | SendOutcomes) -> bytes:
     """A PrepareResponse."""
     if isinstance(outcomes, AllStored):
         return outcomes.response()
@@ -49,7 +49,7 @@ def prepare_response(outcomes: AllStored | Outcomes) -> bytes:
     return response.SerializeToString()
 
 
-def check_message(check: Check, queue: int | None) -> pb.TransactionCheck:
+def check_message(check: TransactionQuestion, queue: int | None) -> pb.TransactionCheck:
     """`queue`: the topic's number of the message's queue; None: same as the shard's."""
     message = half_message(check.found, queue)
     return pb.TransactionCheck(transaction_id=text_of(check.name), message=message, number=check.number)

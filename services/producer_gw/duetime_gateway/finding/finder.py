@@ -16,17 +16,17 @@ from duetime_format.names import is_system_topic
 from duetime_gateway.deadlines import timeout_of
 from duetime_gateway.finding.admission import check_id, check_query, check_search
 from duetime_gateway.queries import IdQuery, KeyQuery, OffsetSearch
-from duetime_gateway.routing.places import Places, place_of
+from duetime_gateway.routing.places import QueueLocator, place_of
 from duetime_gateway.shards.client import StoreClient
 
 _Answer = TypeVar("_Answer")
 _NOT_FOUND = grpc.StatusCode.NOT_FOUND
 
 
-class Finder:
+class GatewayFinder:
     """Asks all shards at once; an answer is complete or an error, never silently partial."""
 
-    def __init__(self, places: Places, *, timeout_ms: int) -> None:
+    def __init__(self, places: QueueLocator, *, timeout_ms: int) -> None:
         self._places = places
         self._timeout_ms = timeout_ms
 

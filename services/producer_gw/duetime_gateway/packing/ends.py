@@ -8,7 +8,7 @@ from duetime.v1 import transactions_pb2 as pb
 from duetime_core.rpc.decoding import decode
 from duetime_format.compiled import twin
 
-from duetime_gateway.transactions.columns import NOWHERE, Ended, Ends
+from duetime_gateway.transactions.columns import NOWHERE, EndColumns, EndResultColumns
 from duetime_gateway.transactions.names import parse
 
 _twin = twin("duetime_gateway.packing._ends")
@@ -20,7 +20,7 @@ class EndRequest(NamedTuple):
     group: str
     # Includes given-up transactions.
     given_up: bool
-    ends: Ends
+    ends: EndColumns
 
 
 def read(data: bytes) -> EndRequest:
@@ -29,7 +29,7 @@ def read(data: bytes) -> EndRequest:
     if found is None:
         return read_each(data)
     group, given_up, *columns = found
-    return EndRequest(group, given_up, Ends(*columns))
+    return EndRequest(group, given_up, EndColumns(*columns))
 
 
 def read_each(data: bytes) -> EndRequest:
@@ -38,12 +38,12 @@ def read_each(data: bytes) -> EndRequest:
     return EndRequest(request.group, request.given_up, ends_of(request.ends))
 
 
-def ends_of(ends: Iterable[pb.TransactionEnd]) -> Ends:
+def ends_of(ends: Iterable[pb.TransactionEnd]) -> EndColumns:
     """The decision for each transaction."""
-    return Ends.of((parse(one.transaction_id), one.decision) for one in ends)
+    return EndColumns.of((parse(one.transaction_id), one.decision) for one in ends)
 
 
-def write(ends: Ends, ended: Ended) -> bytes:
+def write(ends: EndColumns, ended: EndResultColumns) -> bytes:
     """An encoded EndTransactionResponse, with one result per transaction."""
     if _twin is None:
         return write_each(ends, ended)
@@ -53,7 +53,7 @@ def write(ends: Ends, ended: Ended) -> bytes:
     return response
 
 
-def write_each(ends: Ends, ended: Ended) -> bytes:
+def write_each(ends: EndColumns, ended: EndResultColumns) -> bytes:
     """As `write`, in Python."""
     response = pb.EndTransactionResponse()
     add = response.results.add

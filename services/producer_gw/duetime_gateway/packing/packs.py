@@ -9,7 +9,7 @@ from duetime_core.errors import InvalidArgument, Violation
 from duetime_core.rpc.calls import faults_of
 from duetime_format.admission import Draft
 
-from duetime_gateway.sending.outcomes import Outcomes
+from duetime_gateway.sending.outcomes import SendOutcomes
 
 # Hexadecimal digits of the counter at the end of an id.
 COUNTER_DIGITS = 12
@@ -70,7 +70,7 @@ def _violations(field: str, pack: gateway_pb2.Pack, body_bytes: int) -> Iterator
         yield Violation(f"{field}.first_number", text)
 
 
-def ranges_of(outcomes: Outcomes) -> list[gateway_pb2.ResultRange]:
+def ranges_of(outcomes: SendOutcomes) -> list[gateway_pb2.ResultRange]:
     """The results of packed messages; consecutive ones that differ only in id and offset share a range."""
     faults = faults_of(outcomes.faults)
     ranges: list[gateway_pb2.ResultRange] = []

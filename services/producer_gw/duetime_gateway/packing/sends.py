@@ -11,8 +11,8 @@ from duetime_format.admission import Draft
 from duetime_format.compiled import twin
 
 from duetime_gateway.packing.packs import PACK_KEY, PackDrafts, ranges_of
-from duetime_gateway.sending.drafts import Drafts, Packed, Rules
-from duetime_gateway.sending.outcomes import AllStored, Outcomes
+from duetime_gateway.sending.drafts import Drafts, EncodingRules, PackedRequest
+from duetime_gateway.sending.outcomes import AllStored, SendOutcomes
 from duetime_gateway.shards.route import Route
 
 _twin = twin("duetime_gateway.packing._packing")
@@ -38,7 +38,9 @@ class EncodedRequest:
         # Whether results are returned as ranges; known once packed, or once drafts are made.
         self.in_ranges = False
 
-    def pack(self, rules: Rules, routes: dict[str, Route], arrived_at_ms: int, born_host: bytes) -> Packed | None:
+    def pack(
+        self, rules: EncodingRules, routes: dict[str, Route], arrived_at_ms: int, born_host: bytes
+    ) -> PackedRequest | None:
         """Packs the request; None also without the compiled twin."""
         if _twin is None or _packs_twin is None:
             return None
@@ -47,7 +49,7 @@ class EncodedRequest:
             self.in_ranges = self.in_ranges or found is not None
         else:
             found = _twin.take(self._data, routes, rules, born_host, arrived_at_ms, self.is_batch, self._half_of)
-        return cast("Packed | None", found)
+        return cast("PackedRequest | None", found)
 
     def drafts(self) -> Drafts:
         request = decode(gateway_pb2.SendRequest.FromString, self._data)
@@ -103,7 +105,7 @@ def draft_of(message: message_pb2.Message) -> Draft:
     )
 
 
-def encoded_response(outcome: AllStored | Outcomes, *, in_ranges: bool = False) -> bytes:
+def encoded_response(outcome: AllStored | SendOutcomes, *, in_ranges: bool = False) -> bytes:
     """An encoded SendResponse."""
     if isinstance(outcome, AllStored):
         return outcome.response()
@@ -112,14 +114,14 @@ def encoded_response(outcome: AllStored | Outcomes, *, in_ranges: bool = False) 
     return response_of(outcome).SerializeToString()
 
 
-def results_of(outcome: AllStored | Outcomes) -> Sequence[message_pb2.SendResult]:
+def results_of(outcome: AllStored | SendOutcomes) -> Sequence[message_pb2.SendResult]:
     """One result per message, also of a packed request."""
     if isinstance(outcome, AllStored):
         return gateway_pb2.SendResponse.FromString(outcome.response()).results
     return response_of(outcome).results
 
 
-def response_of(outcomes: Outcomes) -> gateway_pb2.SendResponse:
+def response_of(outcomes: SendOutcomes) -> gateway_pb2.SendResponse:
     """One result per message."""
     response = gateway_pb2.SendResponse()
     add = response.results.add
@@ -155,7 +157,7 @@ def response_of(outcomes: Outcomes) -> gateway_pb2.SendResponse:
 
 
 def fill_oddities(
-    results: Sequence[message_pb2.SendResult] | Sequence[transactions_pb2.PrepareResult], outcomes: Outcomes
+    results: Sequence[message_pb2.SendResult] | Sequence[transactions_pb2.PrepareResult], outcomes: SendOutcomes
 ) -> None:
     """Sets the rare fields of sent or prepared messages."""
     for index, level in outcomes.requested_levels.items():

@@ -10,7 +10,7 @@ from duetime_core.rpc.calls import fault_of
 
 from duetime_gateway.errors import shard_unavailable
 from duetime_gateway.pending.admission import ref_violations
-from duetime_gateway.routing.places import Places
+from duetime_gateway.routing.places import QueueLocator
 from duetime_gateway.shards.shard import Shard
 from duetime_gateway.shards.shards import Shards
 
@@ -24,7 +24,7 @@ assert int(_FIRED) == int(pending_pb2.RESCHEDULE_STATUS_ALREADY_FIRED)
 class Holders:
     """Finds the shards that may have a message."""
 
-    def __init__(self, places: Places, shards: Shards) -> None:
+    def __init__(self, places: QueueLocator, shards: Shards) -> None:
         self._places = places
         self._shards = shards
 
@@ -56,7 +56,7 @@ class Holders:
         return named, faults
 
     async def of_topic(self, topic: str) -> list[Shard]:
-        """As Places.shards_of."""
+        """As QueueLocator.shards_of."""
         return await self._places.shards_of(topic)
 
     async def of(self, refs: Sequence[pending_pb2.PendingRef]) -> list[list[Shard] | DueTimeError]:

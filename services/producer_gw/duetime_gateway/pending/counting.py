@@ -16,7 +16,7 @@ from duetime_gateway.shards.shard import Shard
 Cell = tuple[str, int, int, int]
 
 
-class Counting:
+class PendingCounter:
     """Sums up the shards' counts; shards that do not answer are listed."""
 
     def __init__(self, holders: Holders, *, timeout_ms: int) -> None:

@@ -11,18 +11,18 @@ from duetime_format import limits, record
 from duetime_gateway.deadlines import shared_timeout_of
 from duetime_gateway.pending.admission import check_count, reschedule_violations
 from duetime_gateway.pending.asking import Holders, ask
-from duetime_gateway.routing.topics import Topics
+from duetime_gateway.routing.topics import TopicRegistry
 from duetime_gateway.shards.shard import Shard
 
 # Share of a call's time in which shards look up the topics of ids; a shard that hangs may take it twice.
 LOCATED_BY = 0.4
 
 
-class Ending:
+class PendingResolver:
     """Ends the current wait of messages: cancels or reschedules them."""
 
     def __init__(
-        self, holders: Holders, topics: Topics, clock: Clock, *, timeout_ms: int, body_bytes_min: int = 0
+        self, holders: Holders, topics: TopicRegistry, clock: Clock, *, timeout_ms: int, body_bytes_min: int = 0
     ) -> None:
         self._holders = holders
         self._topics = topics

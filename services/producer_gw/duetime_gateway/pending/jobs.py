@@ -40,7 +40,7 @@ P = TypeVar("P", bound=Part)
 T = TypeVar("T")
 
 
-class Jobs:
+class ShardJobs:
     """The jobs of one kind."""
 
     def __init__(self, clock: Clock, what: str, *, reason: str) -> None:

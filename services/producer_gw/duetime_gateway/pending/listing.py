@@ -15,8 +15,8 @@ from duetime_format import limits
 from duetime_gateway.deadlines import timeout_of
 from duetime_gateway.pending.admission import check_list
 from duetime_gateway.pending.asking import Holders
-from duetime_gateway.pending.tokens import Cursor, Place, decode, encode
-from duetime_gateway.routing.places import Places
+from duetime_gateway.pending.tokens import PendingPosition, ShardCursor, decode, encode
+from duetime_gateway.routing.places import QueueLocator
 from duetime_gateway.shards.shard import Shard
 
 # Requests for one page: matches of a filter may be far apart.
@@ -25,10 +25,10 @@ ROUNDS_MAX = 4
 PAGE_S = 0.04
 
 
-class Listing:
+class PendingLister:
     """Returns complete pages or an error, never silently less."""
 
-    def __init__(self, holders: Holders, places: Places, *, timeout_ms: int) -> None:
+    def __init__(self, holders: Holders, places: QueueLocator, *, timeout_ms: int) -> None:
         self._holders = holders
         self._places = places
         self._timeout_ms = timeout_ms
@@ -51,7 +51,7 @@ class Listing:
         if request.page_token:
             cursors = decode(request.page_token, digest, shards.keys())
         else:
-            cursors = dict.fromkeys(shards, Cursor())
+            cursors = dict.fromkeys(shards, ShardCursor())
         timeout_ms = timeout_of(self._timeout_ms, remaining_ms)
         page, count_max, bytes_left = pb.ListPendingResponse(), request.max_count, limits.PULL_BYTES_MAX
         count_max = count_max or limits.PENDING_COUNT_DEFAULT
@@ -83,7 +83,7 @@ class Listing:
 
 
 async def _ask(
-    shard: Shard, request: pb.ListPendingRequest, cursor: Cursor, count: int, timeout_ms: float
+    shard: Shard, request: pb.ListPendingRequest, cursor: ShardCursor, count: int, timeout_ms: float
 ) -> pb.ListPendingResponse:
     part = pb.ListPendingRequest(
         filter=request.filter, max_count=count, page_token=cursor.token, omit_bodies=request.omit_bodies
@@ -94,10 +94,10 @@ async def _ask(
 
 def merge(
     answers: Mapping[int, pb.ListPendingResponse],
-    cursors: Mapping[int, Cursor],
+    cursors: Mapping[int, ShardCursor],
     count_max: int,
     bytes_max: int = limits.PULL_BYTES_MAX,
-) -> tuple[pb.ListPendingResponse, dict[int, Cursor]]:
+) -> tuple[pb.ListPendingResponse, dict[int, ShardCursor]]:
     """The next messages of all shards, at least one, and the cursor of each shard with more."""
     fresh = {number: _after(answer.messages, cursors[number].after) for number, answer in answers.items()}
     until_ms = min((_looked_until_ms(answer) for answer in answers.values()), default=math.inf)
@@ -116,19 +116,19 @@ def merge(
         one.shard = number
         response.messages.append(one)
         taken[number] += 1
-    left: dict[int, Cursor] = {}
+    left: dict[int, ShardCursor] = {}
     for number, answer in answers.items():
         found, count = fresh[number], taken[number]
         if count < len(found):
             after = _place_of(found[count - 1]) if count else cursors[number].after
-            left[number] = Cursor(cursors[number].token, after)
+            left[number] = ShardCursor(cursors[number].token, after)
         elif answer.next_page_token:
             # A shorter page that ends before the place has nothing new.
-            left[number] = Cursor(answer.next_page_token, None if found else cursors[number].after)
+            left[number] = ShardCursor(answer.next_page_token, None if found else cursors[number].after)
     return response, left
 
 
-def _after(messages: Sequence[pb.PendingMessage], place: Place | None) -> Sequence[pb.PendingMessage]:
+def _after(messages: Sequence[pb.PendingMessage], place: PendingPosition | None) -> Sequence[pb.PendingMessage]:
     return messages if place is None else [one for one in messages if _place_of(one) > place]
 
 
@@ -139,5 +139,5 @@ def _looked_until_ms(answer: pb.ListPendingResponse) -> float:
     return max(answer.due_at_ms, answer.messages[-1].message.due_at_ms if answer.messages else 0)
 
 
-def _place_of(one: pb.PendingMessage) -> Place:
-    return Place(one.message.due_at_ms, one.lane, one.message.offset)
+def _place_of(one: pb.PendingMessage) -> PendingPosition:
+    return PendingPosition(one.message.due_at_ms, one.lane, one.message.offset)

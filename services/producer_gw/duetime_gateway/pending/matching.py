@@ -12,7 +12,7 @@ from duetime_format.names import is_system_topic
 
 from duetime_gateway.pending.admission import check_cancel_matching
 from duetime_gateway.pending.asking import Holders
-from duetime_gateway.pending.jobs import Jobs, Part
+from duetime_gateway.pending.jobs import Part, ShardJobs
 
 
 @dataclass(slots=True)
@@ -62,12 +62,12 @@ class CancelPart(Part):
                 raise refused(result.fault)
 
 
-class Matching:
+class MatchCanceller:
     """The running calls of CancelMatching."""
 
     def __init__(self, holders: Holders, clock: Clock) -> None:
         self._holders = holders
-        self._jobs = Jobs(clock, "calls of CancelMatching are running", reason="CANCELS_EXHAUSTED")
+        self._jobs = ShardJobs(clock, "calls of CancelMatching are running", reason="CANCELS_EXHAUSTED")
         self.end = self._jobs.end
 
     async def cancel(

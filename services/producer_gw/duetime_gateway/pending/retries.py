@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from duetime.v1 import consumer_pb2 as pb
 from duetime.v1 import message_pb2, pending_pb2, store_pb2
 from duetime_core.clock import Clock
-from duetime_core.metadata import Groups
+from duetime_core.metadata import GroupTable
 from duetime_core.rpc.calls import refused
 from duetime_format import limits, record
 from duetime_format.names import retry_topic
 
 from duetime_gateway.pending.admission import check_list_retries, check_retry_filter
-from duetime_gateway.pending.jobs import Jobs, Part
-from duetime_gateway.pending.listing import Listing
+from duetime_gateway.pending.jobs import Part, ShardJobs
+from duetime_gateway.pending.listing import PendingLister
 from duetime_gateway.shards.shards import Shards
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _RetryMatcher:
     """A parsed filter."""
 
     topic: str
@@ -30,7 +30,7 @@ class _Wanted:
     ids: frozenset[str]
 
     @classmethod
-    def of(cls, given: pb.RetryFilter) -> "_Wanted":
+    def of(cls, given: pb.RetryFilter) -> "_RetryMatcher":
         return cls(given.topic, given.error.casefold(), frozenset(given.ids))
 
     def fits(self, one: pending_pb2.PendingMessage) -> bool:
@@ -42,14 +42,14 @@ class _Wanted:
 
 
 @dataclass(slots=True)
-class _Part(Part):
+class _RetryPart(Part):
     """A shard's part of an end."""
 
     matched_count: int = 0
     ended_count: int = 0
     gone_count: int = 0
 
-    async def step(self, group: str, wanted: _Wanted, due_from_ms: int, *, discard: bool, dry_run: bool) -> None:
+    async def step(self, group: str, wanted: _RetryMatcher, due_from_ms: int, *, discard: bool, dry_run: bool) -> None:
         page: pending_pb2.ListPendingResponse = await self.shard.store.ask(
             "ListPending",
             pending_pb2.ListPendingRequest(
@@ -73,15 +73,15 @@ class _Part(Part):
         self.turn(page.next_page_token)
 
 
-class Retries:
+class WaitingRetryResolver:
     """The waiting retries of all groups, and the running calls that end some."""
 
-    def __init__(self, groups: Groups, listing: Listing, shards: Shards, clock: Clock) -> None:
+    def __init__(self, groups: GroupTable, listing: PendingLister, shards: Shards, clock: Clock) -> None:
         self._groups = groups
         self._listing = listing
         self._shards = shards
         self._clock = clock
-        self._jobs = Jobs(clock, "calls of RetryNow and DiscardRetries are running", reason="RETRIES_EXHAUSTED")
+        self._jobs = ShardJobs(clock, "calls of RetryNow and DiscardRetries are running", reason="RETRIES_EXHAUSTED")
         self.end_streams = self._jobs.end
 
     async def page(self, request: pb.ListRetriesRequest, remaining_ms: float | None) -> pb.ListRetriesResponse:
@@ -99,7 +99,7 @@ class Retries:
             omit_bodies=request.omit_bodies,
         )
         page = await self._listing.merged(self._shards.all(), asked, remaining_ms)
-        wanted = _Wanted.of(request.filter)
+        wanted = _RetryMatcher.of(request.filter)
         retries = [_retry_of(one) for one in page.messages if wanted.fits(one)]
         return pb.ListRetriesResponse(retries=retries, next_page_token=page.next_page_token)
 
@@ -112,11 +112,11 @@ class Retries:
             DueTimeError: bad fields, no such group, too many such calls; or a shard's error, once the others are done.
         """
         check_retry_filter(request.filter)
-        group, wanted = request.filter.group, _Wanted.of(request.filter)
+        group, wanted = request.filter.group, _RetryMatcher.of(request.filter)
         await self._groups.get(group)
         # A due retry is already being delivered.
         due_from_ms = 0 if discard else self._clock.now_ms() + 1
-        parts = [_Part(shard) for shard in self._shards.all()]
+        parts = [_RetryPart(shard) for shard in self._shards.all()]
         work = self._jobs.run(
             caller,
             parts,
@@ -128,7 +128,7 @@ class Retries:
                 yield one
 
 
-def _progress(parts: Sequence[_Part]) -> pb.EndRetriesProgress:
+def _progress(parts: Sequence[_RetryPart]) -> pb.EndRetriesProgress:
     return pb.EndRetriesProgress(
         matched_count=sum(part.matched_count for part in parts),
         ended_count=sum(part.ended_count for part in parts),

@@ -20,7 +20,7 @@ VERSION = 1
 _HEAD, _SHARD, _PLACE, _CRC = Struct(">BI"), Struct(">IH"), Struct(">qiq"), Struct(">I")
 
 
-class Place(NamedTuple):
+class PendingPosition(NamedTuple):
     """A message's position in its shard's order."""
 
     due_at_ms: int
@@ -28,14 +28,14 @@ class Place(NamedTuple):
     entry: int
 
 
-class Cursor(NamedTuple):
+class ShardCursor(NamedTuple):
     """The point at which a shard's list continues. `token` empty: the start."""
 
     token: bytes = b""
-    after: Place | None = None
+    after: PendingPosition | None = None
 
 
-def encode(digest: int, cursors: Mapping[int, Cursor]) -> bytes:
+def encode(digest: int, cursors: Mapping[int, ShardCursor]) -> bytes:
     """Empty if no shard has more."""
     if not cursors:
         return b""
@@ -47,7 +47,7 @@ def encode(digest: int, cursors: Mapping[int, Cursor]) -> bytes:
     return data + _CRC.pack(crc32(data))
 
 
-def decode(data: bytes, digest: int, shards: Collection[int]) -> dict[int, Cursor]:
+def decode(data: bytes, digest: int, shards: Collection[int]) -> dict[int, ShardCursor]:
     """Decodes cursors by shard.
 
     Raises:
@@ -66,14 +66,14 @@ def decode(data: bytes, digest: int, shards: Collection[int]) -> dict[int, Curso
     return cursors
 
 
-def _decode(data: bytes) -> tuple[dict[int, Cursor], int, int]:
+def _decode(data: bytes) -> tuple[dict[int, ShardCursor], int, int]:
     """Raises: struct.error, IndexError: truncated or damaged."""
     end = len(data) - _CRC.size
     (crc,) = _CRC.unpack_from(data, max(end, 0))
     if crc != crc32(data[:end]):
         raise IndexError
     version, digest = _HEAD.unpack_from(data)
-    at, cursors = _HEAD.size, dict[int, Cursor]()
+    at, cursors = _HEAD.size, dict[int, ShardCursor]()
     while version == VERSION and at < end:
         shard, size = _SHARD.unpack_from(data, at)
         at += _SHARD.size + size
@@ -81,9 +81,9 @@ def _decode(data: bytes) -> tuple[dict[int, Cursor], int, int]:
         at += 1
         after = None
         if has_place:
-            after = Place(*_PLACE.unpack_from(data, at))
+            after = PendingPosition(*_PLACE.unpack_from(data, at))
             at += _PLACE.size
-        cursors[shard] = Cursor(token, after)
+        cursors[shard] = ShardCursor(token, after)
     return cursors, version, digest
 
 

@@ -9,7 +9,7 @@ from duetime_core.metadata.heartbeats import beat, forget
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
-from duetime_gateway.quotas.limits import QUOTAS_MAX, Limits, Of, QuotasExhausted, parse
+from duetime_gateway.quotas.limits import QUOTAS_MAX, Limits, QuotaOwner, QuotasExhausted, parse
 from duetime_gateway.quotas.meters import Use
 
 # Users and topics that a gateway reports: those with the highest demand.
@@ -19,14 +19,14 @@ _READ_GATEWAYS = select(_GATEWAYS.member_id, _GATEWAYS.heartbeat, _GATEWAYS.use)
 _READ_QUOTAS = select(_QUOTAS.kind, _QUOTAS.name, _QUOTAS.limits)
 
 
-class Page(NamedTuple):
+class QuotaPage(NamedTuple):
     """The database's content. `gateways`: heartbeat and use of each gateway that keeps quotas."""
 
-    limits: dict[Of, Limits]
+    limits: dict[QuotaOwner, Limits]
     gateways: dict[str, tuple[int, str]]
 
 
-class Book:
+class QuotaBook:
     """The database's side of one gateway, which is known as `me`."""
 
     def __init__(self, database: Database, me: str) -> None:
@@ -35,7 +35,7 @@ class Book:
         # Parsed limits by text: most are unchanged a second later.
         self._parsed: dict[str, Limits] = {}
 
-    async def exchange(self, used: Mapping[Of, Use] | None) -> Page:
+    async def exchange(self, used: Mapping[QuotaOwner, Use] | None) -> QuotaPage:
         """Reports this gateway's use; reads quotas and the use of others. None: this gateway uses nothing.
 
         Raises:
@@ -44,7 +44,7 @@ class Book:
         told = None if used is None else told_of(used)
         rows, gateways = await self._database.run(lambda session: self._exchange(session, told))
         self._parsed = {text: self._parsed.get(text) or parse(text) for _, _, text in rows}
-        return Page({Of(kind, name): self._parsed[text] for kind, name, text in rows}, gateways)
+        return QuotaPage({QuotaOwner(kind, name): self._parsed[text] for kind, name, text in rows}, gateways)
 
     def _exchange(self, session: Session, told: str | None) -> tuple[list[Any], dict[str, tuple[int, str]]]:
         gateways: dict[str, tuple[int, str]] = {}
@@ -63,7 +63,7 @@ class Book:
             lambda session: session.execute(delete(GatewayModel).where(GatewayModel.member_id == self.me))
         )
 
-    async def set(self, of: Of, limits: Limits) -> None:
+    async def set(self, of: QuotaOwner, limits: Limits) -> None:
         """Raises: Unavailable, QuotasExhausted."""
 
         def work(session: Session) -> None:
@@ -77,13 +77,13 @@ class Book:
 
         await self._database.run(work)
 
-    async def remove(self, of: Of) -> None:
+    async def remove(self, of: QuotaOwner) -> None:
         """Idempotent. Raises: Unavailable."""
         own = (QuotaModel.kind == of.kind) & (QuotaModel.name == of.name)
         await self._database.run(lambda session: session.execute(delete(QuotaModel).where(own)))
 
 
-def told_of(used: Mapping[Of, Use]) -> str:
+def told_of(used: Mapping[QuotaOwner, Use]) -> str:
     """JSON: {"user": {"a": [messages a second, ...]}, ...}."""
     most = sorted(used.items(), key=lambda one: one[1], reverse=True)[:TOLD_MAX]
     told: dict[str, dict[str, list[float]]] = {}
@@ -92,7 +92,7 @@ def told_of(used: Mapping[Of, Use]) -> str:
     return json.dumps(told)
 
 
-def used_of(told: str) -> dict[Of, Use]:
+def used_of(told: str) -> dict[QuotaOwner, Use]:
     """Inverse of `told_of`; additions of newer versions are ignored."""
     found: Mapping[str, Mapping[str, list[Any]]] = json.loads(told)
-    return {Of(kind, name): Use(*use[:5]) for kind, names in found.items() for name, use in names.items()}
+    return {QuotaOwner(kind, name): Use(*use[:5]) for kind, names in found.items() for name, use in names.items()}

@@ -11,7 +11,7 @@ import math
 WAIT_MS_MAX = 60_000
 
 
-class Bucket:
+class TokenBucket:
     """A token bucket, full at first."""
 
     __slots__ = ("_at_ms", "_tokens", "asked", "burst", "demand", "own_rate", "rate")

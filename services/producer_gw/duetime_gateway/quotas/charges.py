@@ -8,10 +8,10 @@ from typing import Any
 
 from duetime_core.rpc.decoding import decode
 
-from duetime_gateway.quotas.quotas import Copy, Quotas, Settle
+from duetime_gateway.quotas.quotas import CopyCharge, Quotas, Settle
 
 
-class Uncounted(Enum):
+class UnchargedMethod(Enum):
     """Methods without a charge."""
 
     # Reads, or changes no log.
@@ -29,7 +29,7 @@ class Charge:
     """The records of a call. Without copies: an event, or a small record."""
 
     # Copies of a request.
-    copies: Callable[[Any], Sequence[Copy]] = _none
+    copies: Callable[[Any], Sequence[CopyCharge]] = _none
     # Sizes of the stored bodies according to an answer, one for each copy, or for a part of a stream.
     stored: Callable[[Any], Sequence[int]] = _none
     # Decode requests and answers of methods that use bytes.
@@ -54,12 +54,12 @@ class Charge:
         return self.stored(answer if self.read_answer is None else self.read_answer(answer))
 
 
-Rate = Charge | Uncounted
-STORES_NOTHING, SENDS = Uncounted.STORES_NOTHING, Uncounted.SENDS
+Rate = Charge | UnchargedMethod
+STORES_NOTHING, SENDS = UnchargedMethod.STORES_NOTHING, UnchargedMethod.SENDS
 # An event, or a small record.
 RECORD = Charge()
 # A topic or a group, counted as a message without a body.
-MADE = Charge(copies=lambda _: (Copy(given=0),))
+MADE = Charge(copies=lambda _: (CopyCharge(given=0),))
 
 
 def size_of(message: Any) -> int:

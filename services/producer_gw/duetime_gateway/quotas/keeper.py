@@ -17,8 +17,8 @@ from duetime_core.telemetry.logs import sparing
 
 from duetime_gateway.metrics import QuotaFigure as Figure
 from duetime_gateway.metrics import QuotaMetrics
-from duetime_gateway.quotas.book import Book, Page, used_of
-from duetime_gateway.quotas.limits import Limits, Of
+from duetime_gateway.quotas.book import QuotaBook, QuotaPage, used_of
+from duetime_gateway.quotas.limits import Limits, QuotaOwner
 from duetime_gateway.quotas.pending import PendingCounts
 from duetime_gateway.quotas.quotas import Quotas
 
@@ -31,10 +31,12 @@ LIVE_MS = 3_000
 SHOWN_MAX = 200
 
 
-class Keeper:
+class QuotaKeeper:
     """The loop, and the calls that set quotas."""
 
-    def __init__(self, quotas: Quotas, book: Book, counts: PendingCounts, clock: Clock, metrics: QuotaMetrics) -> None:
+    def __init__(
+        self, quotas: Quotas, book: QuotaBook, counts: PendingCounts, clock: Clock, metrics: QuotaMetrics
+    ) -> None:
         self._quotas = quotas
         self._book = book
         self._counts = counts
@@ -73,7 +75,7 @@ class Keeper:
         await self._share(page)
         await self._counts.refresh()
 
-    async def _share(self, page: Page) -> None:
+    async def _share(self, page: QuotaPage) -> None:
         heartbeats = {member: beat for member, (beat, _) in page.gateways.items()}
         live, dead = self._watch.observe(heartbeats, self._clock.monotonic_ms())
         others = {
@@ -99,12 +101,12 @@ class Keeper:
         async with self._lock:
             await self._exchange()
 
-    async def set(self, of: Of, limits: Limits) -> None:
+    async def set(self, of: QuotaOwner, limits: Limits) -> None:
         """Raises: Unavailable, QuotasExhausted."""
         await self._book.set(of, limits)
         await self.exchange()
 
-    async def remove(self, of: Of) -> None:
+    async def remove(self, of: QuotaOwner) -> None:
         """Raises: Unavailable."""
         await self._book.remove(of)
         await self.exchange()

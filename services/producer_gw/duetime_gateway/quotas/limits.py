@@ -19,7 +19,7 @@ QUOTA_MAX = 1 << 48
 BURST_MESSAGES_MIN, BURST_BYTES_MIN = 2_048, BATCH_BYTES_MAX
 
 
-class Of(NamedTuple):
+class QuotaOwner(NamedTuple):
     """The owner of a quota."""
 
     kind: str

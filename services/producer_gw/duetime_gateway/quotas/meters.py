@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from duetime_core.errors import DueTimeError, InvalidArgument, QuotaExceeded, Violation
 
-from duetime_gateway.quotas.bucket import Bucket
-from duetime_gateway.quotas.limits import Limits, Of
+from duetime_gateway.quotas.bucket import TokenBucket
+from duetime_gateway.quotas.limits import Limits, QuotaOwner
 from duetime_gateway.quotas.shares import share_of
 
 # Counts of connections, streams and pending messages are refreshed at this interval; earlier retries are useless.
@@ -37,7 +37,7 @@ class Use(NamedTuple):
     pending_per_s: float = 0.0
 
 
-class Pending:
+class PendingMeter:
     """Pending messages of a topic: the last count, and those accepted since."""
 
     def __init__(self) -> None:
@@ -80,17 +80,17 @@ class Pending:
 class Meter:
     """The meter of one user or topic. `refused`: rejections by limit, shared by all users of one quota."""
 
-    def __init__(self, of: Of, limits: Limits, now_ms: float, refused: Counter[str]) -> None:
+    def __init__(self, of: QuotaOwner, limits: Limits, now_ms: float, refused: Counter[str]) -> None:
         self.of = of
         self.limits = limits
-        self.messages: Bucket | None = None
-        self.bytes: Bucket | None = None
+        self.messages: TokenBucket | None = None
+        self.bytes: TokenBucket | None = None
         # Peers of a user with limited connections.
         self.peers: set[str] = set()
         self.streams = 0
         # Use at other gateways.
         self.other_connections = self.other_streams = 0
-        self.pending: Pending | None = None
+        self.pending: PendingMeter | None = None
         # Mean size of bodies stored again, newer ones weighing more.
         self.copied_bytes = float(COPIED_BYTES)
         self.bound(limits, now_ms, refused)
@@ -106,7 +106,7 @@ class Meter:
         if not (limits.pending_count or limits.pending_bytes):
             self.pending = None
         elif self.pending is None:
-            self.pending = Pending()
+            self.pending = PendingMeter()
 
     def check(self, cost: Cost, now_ms: float) -> None:
         """Raises: QuotaExceeded: no capacity now; InvalidArgument: above the limit itself."""
@@ -143,14 +143,14 @@ class Meter:
         """Time until no rate is exceeded; 0: now."""
         return max((bucket.debt_ms(now_ms) for bucket in self._buckets()), default=0)
 
-    def _check_rate(self, bucket: Bucket, cost: int, now_ms: float, what: str) -> None:
+    def _check_rate(self, bucket: TokenBucket, cost: int, now_ms: float, what: str) -> None:
         if cost > bucket.burst:
             raise self._never(f"{what}_per_s", cost, f"the burst of {self.of}, {bucket.burst} {what}")
         if wait_ms := bucket.wait_ms(cost, now_ms):
             text = f"{cost} {what} exceed the remaining quota of {self.of}, {bucket.rate} {what}/s"
             raise self._exceeded(f"{what}_per_s", text, wait_ms)
 
-    def _check_pending(self, pending: Pending, cost: Cost) -> None:
+    def _check_pending(self, pending: PendingMeter, cost: Cost) -> None:
         limits = self.limits
         for name, limit, own, unit, what in (
             ("pending_count", limits.pending_count, cost.pending_count, 1.0, "pending messages"),
@@ -183,7 +183,7 @@ class Meter:
 
     def used(self) -> dict[str, float]:
         """Use in the last second, by the limits that are set."""
-        limits, pending = self.limits, self.pending or Pending()
+        limits, pending = self.limits, self.pending or PendingMeter()
         used = {
             "messages_per_s": self.messages.demand if self.messages else 0.0,
             "bytes_per_s": self.bytes.demand if self.bytes else 0.0,
@@ -232,16 +232,16 @@ class Meter:
             and all(not bucket.demand and bucket.is_full(now_ms) for bucket in self._buckets())
         )
 
-    def _buckets(self) -> Iterator[Bucket]:
+    def _buckets(self) -> Iterator[TokenBucket]:
         for bucket in (self.messages, self.bytes):
             if bucket is not None:
                 yield bucket
 
 
-def _bound(bucket: Bucket | None, rate: int, burst: int, now_ms: float) -> Bucket | None:
+def _bound(bucket: TokenBucket | None, rate: int, burst: int, now_ms: float) -> TokenBucket | None:
     if not rate:
         return None
     if bucket is None:
-        return Bucket(rate, burst, now_ms)
+        return TokenBucket(rate, burst, now_ms)
     bucket.bound(rate, burst)
     return bucket

@@ -9,9 +9,9 @@ import asyncio
 from duetime.v1 import pending_pb2
 from duetime_core.telemetry.defects import outcome
 
-from duetime_gateway.quotas.meters import Pending
+from duetime_gateway.quotas.meters import PendingMeter
 from duetime_gateway.quotas.quotas import Quotas
-from duetime_gateway.routing.places import Places
+from duetime_gateway.routing.places import QueueLocator
 from duetime_gateway.shards.shards import Shards
 
 TIMEOUT_MS = 2_000
@@ -20,7 +20,7 @@ TIMEOUT_MS = 2_000
 class PendingCounts:
     """Asks the shards for counts."""
 
-    def __init__(self, quotas: Quotas, places: Places, shards: Shards) -> None:
+    def __init__(self, quotas: Quotas, places: QueueLocator, shards: Shards) -> None:
         self._quotas = quotas
         self._places = places
         self._shards = shards
@@ -35,7 +35,7 @@ class PendingCounts:
             if pending.counted is None or pending.since or pending.count or others:
                 await self._count(of.name, pending)
 
-    async def _count(self, topic: str, pending: Pending) -> None:
+    async def _count(self, topic: str, pending: PendingMeter) -> None:
         before = pending.since
         places, error = await outcome(lambda: self._places.of(topic), "quotas")
         if error is not None or places is None:

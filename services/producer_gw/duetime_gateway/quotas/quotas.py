@@ -13,13 +13,13 @@ from duetime_core.clock import Clock
 from duetime_core.limits.sockets import Sockets
 from duetime_core.within.server import PEER
 
-from duetime_gateway.quotas.limits import EVERYBODY, HOST, TOPIC, USER, Limits, Of
+from duetime_gateway.quotas.limits import EVERYBODY, HOST, TOPIC, USER, Limits, QuotaOwner
 from duetime_gateway.quotas.meters import Cost, Meter, Use
 
 # Users counted one by one under the quota of everybody; later ones are counted together.
 USERS_MAX = 10_000
 OTHERS = "(others)"
-_EVERYBODY = Of(USER, EVERYBODY)
+_EVERYBODY = QuotaOwner(USER, EVERYBODY)
 # Shortest time over which a roll measures a rate.
 ROLL_S_MIN = 0.25
 # Costs by topic: messages and bytes of their bodies; then the delayed part of both.
@@ -30,7 +30,7 @@ RECORD_BYTES = 256
 Settle = Callable[[Sequence[int]], None]
 
 
-class Copy(NamedTuple):
+class CopyCharge(NamedTuple):
     """A message that a call stores again. `topic`: counted by its quota; empty: by none. `given`: size of the body, if
     the call contains it; None: the answer has the size."""
 
@@ -39,7 +39,7 @@ class Copy(NamedTuple):
 
 
 # The use reported by each gateway, by user or topic.
-Told = Mapping[str, Mapping[Of, Use]]
+Told = Mapping[str, Mapping[QuotaOwner, Use]]
 
 
 class Quotas:
@@ -51,15 +51,15 @@ class Quotas:
         # Whether any quota is set.
         self.active = False
         # The limits as set.
-        self.limits: dict[Of, Limits] = {}
-        self.meters: dict[Of, Meter] = {}
+        self.limits: dict[QuotaOwner, Limits] = {}
+        self.meters: dict[QuotaOwner, Meter] = {}
         # Use at other live gateways.
         self.others: Told = {}
         # Rejections by quota and limit.
-        self.refused: dict[Of, Counter[str]] = {}
+        self.refused: dict[QuotaOwner, Counter[str]] = {}
         self._has_topics = False
         self._rolled_ms = clock.monotonic_ms()
-        self._told: dict[Of, Use] = {}
+        self._told: dict[QuotaOwner, Use] = {}
 
     def send(self, user: str, peer: str, messages: int, size: int, topics: Callable[[], TopicCosts]) -> None:
         """Counts a request; `topics` is called only if topics have quotas.
@@ -75,7 +75,7 @@ class Quotas:
             costs.append((meter, Cost(messages, size)))
         if self._has_topics:
             for topic, cost in topics().items():
-                found = self.meters.get(Of(TOPIC, topic))
+                found = self.meters.get(QuotaOwner(TOPIC, topic))
                 if found is not None:
                     costs.append((found, Cost(*cost)))
         for meter, cost in costs:
@@ -83,7 +83,7 @@ class Quotas:
         for meter, cost in costs:
             meter.take(cost)
 
-    def store(self, user: str, peer: str, size: int, copies: Sequence[Copy]) -> Settle:
+    def store(self, user: str, peer: str, size: int, copies: Sequence[CopyCharge]) -> Settle:
         """Counts a call that stores data besides sent messages. A body missing from the call counts with the mean size
         of earlier ones until the answer has its size. The part above a burst counts afterwards.
 
@@ -114,7 +114,7 @@ class Quotas:
         return settle
 
     def _of_copies(
-        self, user: str, peer: str, size: int, copies: Sequence[Copy]
+        self, user: str, peer: str, size: int, copies: Sequence[CopyCharge]
     ) -> Iterator[tuple[Meter, int, list[int]]]:
         """The meters of a call, each with the bytes in the call and the copies that it counts."""
         caller = self._of_caller(user, peer)
@@ -122,7 +122,7 @@ class Quotas:
             yield caller, size + RECORD_BYTES * max(1, len(copies)), list(range(len(copies)))
         if self._has_topics:
             for topic in {copy.topic for copy in copies}:
-                found = self.meters.get(Of(TOPIC, topic))
+                found = self.meters.get(QuotaOwner(TOPIC, topic))
                 if found is not None:
                     indices = [index for index, copy in enumerate(copies) if copy.topic == topic]
                     yield found, sum(copies[index].given or 0 for index in indices), indices
@@ -169,23 +169,23 @@ class Quotas:
         """The meter of a user, or of a host if users are off; None: no quota."""
         everybody = self.limits.get(_EVERYBODY)
         if user:
-            of, limits = Of(USER, user), everybody if user != EVERYBODY else None
+            of, limits = QuotaOwner(USER, user), everybody if user != EVERYBODY else None
         elif everybody is not None and everybody.per_host:
-            of, limits = Of(HOST, host_of(peer)), everybody
+            of, limits = QuotaOwner(HOST, host_of(peer)), everybody
         else:
             return None
         meter = self.meters.get(of)
         if meter is not None or limits is None:
             return meter
         if len(self.meters) >= USERS_MAX + len(self.limits):
-            of = Of(of.kind, OTHERS)
+            of = QuotaOwner(of.kind, OTHERS)
         meter = self.meters.get(of)
         if meter is None:
             meter = self.meters[of] = Meter(of, limits, self._clock.monotonic_ms(), self.refused[_EVERYBODY])
             self._share(meter)
         return meter
 
-    def used(self) -> dict[Of, Counter[str]]:
+    def used(self) -> dict[QuotaOwner, Counter[str]]:
         """Use here by quota and limit; the quota of everybody sums up its users."""
         used = {of: Counter[str]() for of in self.limits}
         for of, meter in self.meters.items():
@@ -194,7 +194,7 @@ class Quotas:
                 used[quota][name] += value  # type: ignore[assignment]
         return used
 
-    def used_by_all(self) -> dict[Of, Counter[str]]:
+    def used_by_all(self) -> dict[QuotaOwner, Counter[str]]:
         """As `used`, plus the use reported by other gateways. Pending counts already cover all gateways."""
         used = self.used()
         for told in self.others.values():
@@ -206,7 +206,7 @@ class Quotas:
 
     # --- once a second ----------------------------------------------------------------------------------------------
 
-    def roll(self) -> dict[Of, Use]:
+    def roll(self) -> dict[QuotaOwner, Use]:
         """Returns the use here, for the other gateways; drops idle users."""
         now_ms = self._clock.monotonic_ms()
         passed_s = (now_ms - self._rolled_ms) / 1000
@@ -215,7 +215,7 @@ class Quotas:
         self._rolled_ms = now_ms
         if any(meter.peers for meter in self.meters.values()):
             self._sockets.scan()
-        used: dict[Of, Use] = {}
+        used: dict[QuotaOwner, Use] = {}
         for of, meter in list(self.meters.items()):
             self._drop_ended(meter)
             used[of] = meter.roll(passed_s)
@@ -224,7 +224,7 @@ class Quotas:
         self._told = {of: use for of, use in used.items() if any(use)}
         return self._told
 
-    def set(self, limits: Mapping[Of, Limits]) -> None:
+    def set(self, limits: Mapping[QuotaOwner, Limits]) -> None:
         """Replaces all quotas."""
         now_ms = self._clock.monotonic_ms()
         self.limits = dict(limits)

@@ -10,12 +10,12 @@ from functools import partial
 
 from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError
-from duetime_core.rpc.gathering import Gathering
+from duetime_core.rpc.gathering import QuestionGatherer
 from duetime_core.telemetry.defects import outcome
 from duetime_format.limits import RECEIPTS_MAX
 from duetime_format.receipts import shard_of
 
-from duetime_gateway.consuming.leases import Leases
+from duetime_gateway.consuming.leases import LeaseRouter
 from duetime_gateway.errors import shard_unavailable
 
 WAITING_MAX = 65_536
@@ -26,15 +26,15 @@ WAIT_MS_MAX = 30_000.0
 class Acks:
     """All running and waiting acks."""
 
-    def __init__(self, leases: Leases, clock: Clock, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, leases: LeaseRouter, clock: Clock, tasks: asyncio.TaskGroup) -> None:
         self._leases = leases
         self._clock = clock
         self._tasks = tasks
         # Gatherings by shard: one that does not answer delays no other's acks.
-        self._gatherings: dict[int, Gathering[tuple[str, bytes], int]] = {}
+        self._gatherings: dict[int, QuestionGatherer[tuple[str, bytes], int]] = {}
 
     async def ack(self, group: str, receipts: Sequence[bytes], remaining_ms: float | None) -> Sequence[int]:
-        """Returns a `ReceiptStatus` for each receipt; empty: all OK. Raises: DueTimeError: see `Leases.ack`."""
+        """Returns a `ReceiptStatus` for each receipt; empty: all OK. Raises: DueTimeError: see `LeaseRouter.ack`."""
         shard = shard_of(receipts[0])
         if len(receipts) > 1 or shard is None:
             return await self._leases.ack(group, receipts, remaining_ms)
@@ -48,10 +48,10 @@ class Acks:
             raise answer
         return (answer,)
 
-    def _of(self, shard: int) -> Gathering[tuple[str, bytes], int]:
+    def _of(self, shard: int) -> QuestionGatherer[tuple[str, bytes], int]:
         found = self._gatherings.get(shard)
         if found is None:
-            found = self._gatherings[shard] = Gathering(
+            found = self._gatherings[shard] = QuestionGatherer(
                 f"acks to shard {shard}", self._answer, self._clock, round_max=RECEIPTS_MAX, waiting_max=WAITING_MAX
             )
             found.start(self._tasks)

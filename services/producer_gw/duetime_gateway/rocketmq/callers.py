@@ -8,7 +8,7 @@ from duetime_format.texts import shown
 from duetime_gateway.access.headers import Headers
 from duetime_gateway.face.callers import Context, remaining_ms
 from duetime_gateway.rocketmq.clients import Client
-from duetime_gateway.rocketmq.codes import Refused
+from duetime_gateway.rocketmq.codes import RocketMQError
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
 
 CLIENT_ID_CHARS_MAX = 255
@@ -16,7 +16,7 @@ CLIENT_ID_CHARS_MAX = 255
 _RESOURCES = ("topic", "group")
 
 
-class Call:
+class ClientCall:
     """One call of a client."""
 
     __slots__ = ("client", "context", "language", "namespace", "stored_bytes", "user")
@@ -42,12 +42,12 @@ class Call:
 
 
 def check_headers(headers: Headers) -> None:
-    """Raises: Refused: the client id is missing or too long."""
+    """Raises: RocketMQError: the client id is missing or too long."""
     if not headers.client_id:
-        raise Refused(pb.CLIENT_ID_REQUIRED, "x-mq-client-id: the header is missing")
+        raise RocketMQError(pb.CLIENT_ID_REQUIRED, "x-mq-client-id: the header is missing")
     if len(headers.client_id) > CLIENT_ID_CHARS_MAX:
         text = f"x-mq-client-id: {shown(headers.client_id)} is longer than the limit, {CLIENT_ID_CHARS_MAX} characters"
-        raise Refused(pb.BAD_REQUEST, text)
+        raise RocketMQError(pb.BAD_REQUEST, text)
 
 
 def put_namespace(request: Any, namespace: str) -> None:

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 
 from duetime_gateway.quotas.charges import RECORD, SENDS, STORES_NOTHING, Charge, Rate
-from duetime_gateway.quotas.quotas import Copy
+from duetime_gateway.quotas.quotas import CopyCharge
 
 CHARGES: Mapping[str, Rate] = {
     "SendMessage": SENDS,
     # The body's size comes from the call (Call.stored_bytes): RocketMQ's answer lacks it.
-    "ForwardMessageToDeadLetterQueue": Charge(copies=lambda _: (Copy(),)),
+    "ForwardMessageToDeadLetterQueue": Charge(copies=lambda _: (CopyCharge(),)),
     **dict.fromkeys(("ReceiveMessage", "AckMessage", "ChangeInvisibleDuration"), RECORD),
     **dict.fromkeys(("EndTransaction", "RecallMessage"), RECORD),
     **dict.fromkeys(

@@ -18,9 +18,9 @@ from duetime_gateway.rocketmq.outbound import half
 from duetime_gateway.rocketmq.sessions import Session
 from duetime_gateway.rocketmq.transactions import TransactionIds
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
-from duetime_gateway.transactions.checks import Check, Watcher
+from duetime_gateway.transactions.checks import CheckWatcher, TransactionQuestion
 from duetime_gateway.transactions.producers import ProducerGroups
-from duetime_gateway.transactions.watching import Watching
+from duetime_gateway.transactions.watching import WatcherRegistry
 
 # Retry intervals: for a topic without transactions, and after watching failed.
 UNKNOWN_MS, FAILED_MS = 5_000, 2_000
@@ -30,7 +30,7 @@ TOLD_MS = 3_000
 TOPICS_MAX = 256
 
 
-class _Unheard(Exception):
+class _UnheardCheck(Exception):
     """The check was written to no producer."""
 
 
@@ -41,7 +41,7 @@ class _Topic:
         self.name = name
         # Producers in order of their turns.
         self.sessions: dict[Session, None] = {}
-        self.watcher: Watcher | None = None
+        self.watcher: CheckWatcher | None = None
         # Done when a producer has sent a half message, or all have left.
         self.changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -50,11 +50,16 @@ class _Topic:
             self.changed.set_result(None)
 
 
-class Checking:
+class CheckForwarder:
     """All watched topics."""
 
     def __init__(
-        self, watching: Watching, groups: ProducerGroups, ids: TransactionIds, clock: Clock, tasks: asyncio.TaskGroup
+        self,
+        watching: WatcherRegistry,
+        groups: ProducerGroups,
+        ids: TransactionIds,
+        clock: Clock,
+        tasks: asyncio.TaskGroup,
     ) -> None:
         self._watching = watching
         self._ids = ids
@@ -135,7 +140,7 @@ class Checking:
             elif error is not None:
                 await self._pause(topic, FAILED_MS)
 
-    async def _join(self, topic: _Topic) -> Watcher:
+    async def _join(self, topic: _Topic) -> CheckWatcher:
         """Raises: DueTimeError."""
         # Several callers share the watcher; the first one's seat counts.
         first = next(iter(topic.sessions))
@@ -156,7 +161,7 @@ class Checking:
         """Whether a change came within this time."""
         return await self._clock.wait_for(topic.changed, length_ms)
 
-    async def _serve(self, topic: _Topic, watcher: Watcher) -> None:
+    async def _serve(self, topic: _Topic, watcher: CheckWatcher) -> None:
         desk = self._watching.desk
         topic.watcher = watcher
         try:
@@ -167,14 +172,14 @@ class Checking:
                     try:
                         with desk.handing([check]):
                             await self._hand(topic, check)
-                    except _Unheard:
+                    except _UnheardCheck:
                         continue
         finally:
             topic.watcher = None
             desk.leave(watcher)
 
-    async def _hand(self, topic: _Topic, check: Check) -> None:
-        """Raises: _Unheard."""
+    async def _hand(self, topic: _Topic, check: TransactionQuestion) -> None:
+        """Raises: _UnheardCheck."""
         self._ids.note(topic.name, check.name)
         for session in list(topic.sessions):
             if session not in topic.sessions:
@@ -185,4 +190,4 @@ class Checking:
             command = pb.RecoverOrphanedTransactionCommand(message=message, transaction_id=check.name.message_id)
             if await session.tell(pb.TelemetryCommand(recover_orphaned_transaction_command=command), TOLD_MS):
                 return
-        raise _Unheard
+        raise _UnheardCheck

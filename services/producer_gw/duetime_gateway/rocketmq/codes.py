@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from duetime_core.errors import DueTimeError, Violation
 
-from duetime_gateway.queries import ReceiptStatus
+from duetime_gateway.queries import LeaseStatus
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
 
 # Longest sentence: it travels with every answer.
@@ -75,7 +75,7 @@ _WORD = re.compile(r"^\w+")
 _OK = pb.Status(code=pb.OK, message="OK")
 
 
-class Refused(DueTimeError):
+class RocketMQError(DueTimeError):
     """An error specific to this protocol, with its code."""
 
     def __init__(self, code: int, text: str) -> None:
@@ -103,7 +103,7 @@ def status_of(error: DueTimeError, remaining_ms: float | None = None, *, receive
 
 def code_of(error: DueTimeError, *, receives: bool = False) -> int:
     """See `status_of`."""
-    if isinstance(error, Refused):
+    if isinstance(error, RocketMQError):
         return error.code
     if error.reason in _BY_REASON:
         return _BY_REASON[error.reason]
@@ -136,9 +136,9 @@ def _shown(violation: Violation) -> str:
 
 def of_receipt(found: int) -> pb.Status:
     """The status for a lease."""
-    if found == ReceiptStatus.OK:
+    if found == LeaseStatus.OK:
         return ok()
-    why = "its lease has ended" if found == ReceiptStatus.EXPIRED else "it names no lease of this group"
+    why = "its lease has ended" if found == LeaseStatus.EXPIRED else "it names no lease of this group"
     return status(pb.INVALID_RECEIPT_HANDLE, f"receipt_handle: {why}")
 
 

@@ -24,9 +24,9 @@ from duetime_gateway.face.guards import Refused
 from duetime_gateway.quotas.charges import Charge
 from duetime_gateway.quotas.quotas import Quotas
 from duetime_gateway.rocketmq import codes
-from duetime_gateway.rocketmq.callers import Call, check_headers, put_namespace
+from duetime_gateway.rocketmq.callers import ClientCall, check_headers, put_namespace
 from duetime_gateway.rocketmq.charges import CHARGES
-from duetime_gateway.rocketmq.checking import Checking
+from duetime_gateway.rocketmq.checking import CheckForwarder
 from duetime_gateway.rocketmq.clients import Clients
 from duetime_gateway.rocketmq.consuming import Consumers
 from duetime_gateway.rocketmq.lites import LiteSubscriptions
@@ -40,7 +40,7 @@ from duetime_gateway.rocketmq.sending import Producers
 from duetime_gateway.rocketmq.telemetry import Telemetry
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
 
-Behaviour = Callable[[Any, Call], Awaitable[Any]]
+Behaviour = Callable[[Any, ClientCall], Awaitable[Any]]
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class RocketMQParts:
     lites: LiteSubscriptions
     renewals: Renewals
     telemetry: Telemetry
-    checking: Checking
+    checking: CheckForwarder
     quotas: Quotas
     metrics: RocketMQMetrics
     clock: Clock
@@ -109,12 +109,12 @@ class RocketMQFace:
 
     # --- each call --------------------------------------------------------------------------------------------------
 
-    def _enter(self, request: Any, context: Context, rule: Rule) -> Call:
+    def _enter(self, request: Any, context: Context, rule: Rule) -> ClientCall:
         """Raises: DueTimeError: the call is rejected before it is served."""
         permit.check_admitted()
         headers = read_headers(context.invocation_metadata())
         check_headers(headers)
-        call = Call(context, headers, self._parts.clients.called(current().name, headers.client_id))
+        call = ClientCall(context, headers, self._parts.clients.called(current().name, headers.client_id))
         if request is not None:
             put_namespace(request, headers.namespace)
             if self._refused is not None:
@@ -186,7 +186,7 @@ class RocketMQFace:
             yield pb.TelemetryCommand(status=self._status(error, context))
 
     @contextmanager
-    def _counted(self, name: str, request: Any, call: Call) -> Iterator[None]:
+    def _counted(self, name: str, request: Any, call: ClientCall) -> Iterator[None]:
         """Counts the data stored by a call. Raises: QuotaExceeded."""
         charge, quotas = CHARGES[name], self._parts.quotas
         if not quotas.active or not isinstance(charge, Charge):
@@ -197,7 +197,7 @@ class RocketMQFace:
             stored([call.stored_bytes])
 
     @contextmanager
-    def _stream(self, call: Call) -> Iterator[None]:
+    def _stream(self, call: ClientCall) -> Iterator[None]:
         """Counts a stream or a long poll while it lasts. Raises: QuotaExceeded."""
         if not self._parts.quotas.active:
             yield
@@ -213,11 +213,11 @@ class RocketMQFace:
 
     # --- heartbeats and terminations --------------------------------------------------------------------------------
 
-    async def _heartbeat(self, request: pb.HeartbeatRequest, call: Call) -> pb.HeartbeatResponse:
+    async def _heartbeat(self, request: pb.HeartbeatRequest, call: ClientCall) -> pb.HeartbeatResponse:
         return pb.HeartbeatResponse(status=codes.ok())
 
     async def _terminate(
-        self, request: pb.NotifyClientTerminationRequest, call: Call
+        self, request: pb.NotifyClientTerminationRequest, call: ClientCall
     ) -> pb.NotifyClientTerminationResponse:
         parts, client = self._parts, call.client
         parts.clients.gone(call.user, client)

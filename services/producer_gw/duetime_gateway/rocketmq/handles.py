@@ -16,7 +16,7 @@ from zlib import crc32
 
 from duetime_format.receipts import RECEIPT_BYTES
 
-from duetime_gateway.rocketmq.codes import Refused
+from duetime_gateway.rocketmq.codes import RocketMQError
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
 
 VERSION = 1
@@ -51,10 +51,10 @@ def handle_of(receipt: bytes, attempt: int, *, is_renewed: bool) -> str:
 
 
 def parse_handle(text: str) -> Handle:
-    """Raises: Refused: not made by a gateway."""
+    """Raises: RocketMQError: not made by a gateway."""
     data = _bytes(text)
     if data is None or len(data) != _RECEIPT.size + RECEIPT_BYTES or data[0] != VERSION or data[1] > RENEWED:
-        raise Refused(pb.INVALID_RECEIPT_HANDLE, "receipt_handle: was not returned by ReceiveMessage")
+        raise RocketMQError(pb.INVALID_RECEIPT_HANDLE, "receipt_handle: was not returned by ReceiveMessage")
     _, kind, attempt = _RECEIPT.unpack_from(data)
     return Handle(data[_RECEIPT.size :], attempt, kind == RENEWED)
 
@@ -65,7 +65,7 @@ def recall_of(topic: str, recall: Recall) -> str:
 
 
 def parse_recall(topic: str, text: str) -> Recall:
-    """Raises: Refused: not made by a gateway for this topic."""
+    """Raises: RocketMQError: not made by a gateway for this topic."""
     data = _bytes(text) or b""
     try:
         version, shard, lane, entry = _RECALL.unpack_from(data)
@@ -74,7 +74,7 @@ def parse_recall(topic: str, text: str) -> Recall:
     except (struct.error, UnicodeDecodeError):
         version, crc, body = 0, 0, b""
     if version != VERSION or crc != crc32(topic.encode(), crc32(body)) or not message_id:
-        raise Refused(pb.BAD_REQUEST, f"recall_handle: was not returned by SendMessage for topic {topic}")
+        raise RocketMQError(pb.BAD_REQUEST, f"recall_handle: was not returned by SendMessage for topic {topic}")
     return Recall(shard, lane, entry, message_id)
 
 

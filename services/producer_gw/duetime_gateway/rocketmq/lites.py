@@ -15,20 +15,20 @@ from duetime_core.limits.seats import Seats
 from duetime_core.telemetry.defects import outcome
 from duetime_format.limits import LITE_SUBSCRIPTIONS_MAX
 
-from duetime_gateway.consuming.leases import Leases
+from duetime_gateway.consuming.leases import LeaseRouter
 from duetime_gateway.queries import Receive
 from duetime_gateway.rocketmq import codes
-from duetime_gateway.rocketmq.callers import Call
+from duetime_gateway.rocketmq.callers import ClientCall
 from duetime_gateway.rocketmq.clients import Client
 from duetime_gateway.rocketmq.metrics import RocketMQMetrics
 from duetime_gateway.rocketmq.names import check_lite_topic, stored
 from duetime_gateway.rocketmq.sessions import Session
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
-from duetime_gateway.routing.places import Places
+from duetime_gateway.routing.places import QueueLocator
 from duetime_gateway.rules import check_group, check_group_reads
 
 
-class Bound(NamedTuple):
+class LiteBinding(NamedTuple):
     """A client's group and the parent of its lite topics."""
 
     client: Client
@@ -36,7 +36,7 @@ class Bound(NamedTuple):
     topic: str
 
 
-class Subscribed:
+class ClientLiteTopics:
     """The lite topics of a client, and the seats that they take."""
 
     __slots__ = ("caller", "changed", "names")
@@ -58,8 +58,8 @@ class LiteSubscriptions:
 
     def __init__(
         self,
-        leases: Leases,
-        places: Places,
+        leases: LeaseRouter,
+        places: QueueLocator,
         clock: Clock,
         metrics: RocketMQMetrics,
         tasks: asyncio.TaskGroup,
@@ -77,29 +77,29 @@ class LiteSubscriptions:
             used=metrics.lites,
             most=metrics.lites_max,
         )
-        self._subscribed: dict[Bound, Subscribed] = {}
-        self._of_client: dict[Client, list[Bound]] = {}
+        self._subscribed: dict[LiteBinding, ClientLiteTopics] = {}
+        self._of_client: dict[Client, list[LiteBinding]] = {}
         self._sessions: dict[Client, set[Session]] = {}
 
     # --- subscriptions ----------------------------------------------------------------------------------------------
 
-    async def sync(self, request: pb.SyncLiteSubscriptionRequest, call: Call) -> pb.SyncLiteSubscriptionResponse:
+    async def sync(self, request: pb.SyncLiteSubscriptionRequest, call: ClientCall) -> pb.SyncLiteSubscriptionResponse:
         """Raises: DueTimeError."""
-        bound = Bound(call.client, stored(request.group), stored(request.topic))
+        bound = LiteBinding(call.client, stored(request.group), stored(request.topic))
         check_group("group", bound.group)
         check_group_reads("topic", bound.topic)
         if request.HasField("offset_option") and request.offset_option != pb.OffsetOption(policy=pb.OffsetOption.LAST):
             text = "offset_option: a subscription continues at the group's offset, LAST; others are not supported"
-            raise codes.Refused(pb.UNSUPPORTED, text)
+            raise codes.RocketMQError(pb.UNSUPPORTED, text)
         for name in request.lite_topic_set:
             check_lite_topic(name)
         await self._places.of(bound.topic)
         if not self._places.is_lite(bound.topic):
-            raise codes.Refused(pb.ILLEGAL_TOPIC, f"topic: {bound.topic} is not of type lite")
+            raise codes.RocketMQError(pb.ILLEGAL_TOPIC, f"topic: {bound.topic} is not of type lite")
         self._change(bound, request, sharer(call.peer))
         return pb.SyncLiteSubscriptionResponse(status=codes.ok())
 
-    def _change(self, bound: Bound, request: pb.SyncLiteSubscriptionRequest, caller: str) -> None:
+    def _change(self, bound: LiteBinding, request: pb.SyncLiteSubscriptionRequest, caller: str) -> None:
         """Raises: Refused, Overloaded: too many; nothing is changed."""
         known = self._subscribed.get(bound)
         names: dict[str, None] = {} if known is None else dict(known.names)
@@ -111,20 +111,20 @@ class LiteSubscriptions:
         elif request.action in (pb.COMPLETE_ADD, pb.COMPLETE_REMOVE):
             names = asked if request.action == pb.COMPLETE_ADD else {}
         else:
-            raise codes.Refused(pb.BAD_REQUEST, f"action: {request.action} is not known")
+            raise codes.RocketMQError(pb.BAD_REQUEST, f"action: {request.action} is not known")
         before = 0 if known is None else len(known.names)
         others = sum(len(self._subscribed[one].names) for one in self._of_client.get(bound.client, ()) if one != bound)
         if len(names) > before and others + len(names) > LITE_SUBSCRIPTIONS_MAX:
             text = (
                 f"lite_topic_set: {others + len(names)} lite topics exceed a client's limit, {LITE_SUBSCRIPTIONS_MAX}"
             )
-            raise codes.Refused(pb.LITE_SUBSCRIPTION_QUOTA_EXCEEDED, text)
+            raise codes.RocketMQError(pb.LITE_SUBSCRIPTION_QUOTA_EXCEEDED, text)
         self._put(bound, names, caller)
 
-    def _put(self, bound: Bound, names: dict[str, None], caller: str) -> None:
+    def _put(self, bound: LiteBinding, names: dict[str, None], caller: str) -> None:
         found = self._subscribed.get(bound)
         if found is None:
-            found = Subscribed(caller)
+            found = ClientLiteTopics(caller)
         more = len(names) - len(found.names)
         if more > 0:
             self._seats.take(found.caller, more)
@@ -146,13 +146,13 @@ class LiteSubscriptions:
 
     # --- receives ---------------------------------------------------------------------------------------------------
 
-    async def receive(self, receive: Receive, call: Call) -> bytes:
+    async def receive(self, receive: Receive, call: ClientCall) -> bytes:
         """The stores' encoded answer for the client's lite topics, also for those that it adds in the meantime.
 
         Raises:
-            DueTimeError: see `Leases.receive`.
+            DueTimeError: see `LeaseRouter.receive`.
         """
-        bound, clock = Bound(call.client, receive.group, receive.topic), self._clock
+        bound, clock = LiteBinding(call.client, receive.group, receive.topic), self._clock
         if bound not in self._subscribed:
             self._put(bound, {}, sharer(call.peer))
         subscribed, selection = self._subscribed[bound], receive.selection
@@ -169,7 +169,7 @@ class LiteSubscriptions:
             if not is_changed:
                 return answer
 
-    async def _until(self, changed: "asyncio.Future[None]", receive: Receive, call: Call) -> tuple[bytes, bool]:
+    async def _until(self, changed: "asyncio.Future[None]", receive: Receive, call: ClientCall) -> tuple[bytes, bool]:
         """(the answer, False), or (nothing, True) if the subscriptions change first. Raises: DueTimeError."""
         work = partial(self._leases.receive, receive, call.remaining_ms, call.peer)
         task = self._tasks.create_task(outcome(work, "receive of lite topics"))
@@ -201,7 +201,7 @@ class LiteSubscriptions:
 
     def topic_gone(self, client: Client, group: str, topic: str) -> None:
         """Ends a client's subscriptions in a deleted topic, and notifies it: a missed notice shows at its next sync."""
-        bound = Bound(client, group, topic)
+        bound = LiteBinding(client, group, topic)
         names = self._subscribed[bound].names if bound in self._subscribed else {}
         for name in names:
             command = pb.NotifyUnsubscribeLiteCommand(lite_topic=name)

@@ -5,7 +5,7 @@ from duetime_format.limits import LITE_CHARS_MAX
 from duetime_format.names import DLQ_PREFIX, RETRY_PREFIX, is_lite_topic
 from duetime_format.texts import shown as shown_text
 
-from duetime_gateway.rocketmq.codes import Refused
+from duetime_gateway.rocketmq.codes import RocketMQError
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
 
 SEPARATOR = "%"
@@ -40,7 +40,7 @@ def _prefix_of(name: str) -> str:
 
 
 def check_lite_topic(name: str) -> None:
-    """Raises: Refused."""
+    """Raises: RocketMQError."""
     if not is_lite_topic(name):
         text = f"lite_topic: {shown_text(name)} is not 1 to {LITE_CHARS_MAX} characters of [%|a-zA-Z0-9_-]"
-        raise Refused(pb.ILLEGAL_LITE_TOPIC, text)
+        raise RocketMQError(pb.ILLEGAL_LITE_TOPIC, text)

@@ -20,7 +20,7 @@ _SHOWN = (record.SHARDING_KEY, record.TRANSACTION_ID)
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class DeliveryFields:
     """The fields specific to a delivery."""
 
     # Topic in the receiver's namespace.
@@ -33,7 +33,7 @@ class Delivery:
     invisible_ms: int
 
 
-def received(data: bytes, delivery: Delivery) -> pb.ReceiveMessageResponse:
+def received(data: bytes, delivery: DeliveryFields) -> pb.ReceiveMessageResponse:
     """A record delivered to a consumer."""
     view, response = View(data), pb.ReceiveMessageResponse()
     properties = view.all_properties

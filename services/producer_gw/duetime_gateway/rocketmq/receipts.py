@@ -5,18 +5,18 @@ import asyncio
 from duetime.v1 import consumer_pb2
 from duetime_core.access.callers import sharer
 from duetime_core.clock import Clock
-from duetime_core.metadata import Groups
+from duetime_core.metadata import GroupTable
 from duetime_core.rpc.calls import refused
 from duetime_core.telemetry.defects import outcome
 from duetime_core.telemetry.logs import sparing
 from duetime_format import limits
 from duetime_format.levels import DelayLevels
 
-from duetime_gateway.consuming.leases import Leases
+from duetime_gateway.consuming.leases import LeaseRouter
 from duetime_gateway.queries import Extension
 from duetime_gateway.rocketmq import codes, settings
 from duetime_gateway.rocketmq.acking import Acks
-from duetime_gateway.rocketmq.callers import Call
+from duetime_gateway.rocketmq.callers import ClientCall
 from duetime_gateway.rocketmq.handles import Handle, parse_handle
 from duetime_gateway.rocketmq.moments import duration_ms
 from duetime_gateway.rocketmq.names import stored
@@ -38,10 +38,10 @@ class HandleCalls:
 
     def __init__(
         self,
-        leases: Leases,
+        leases: LeaseRouter,
         acks: Acks,
         renewals: Renewals,
-        groups: Groups,
+        groups: GroupTable,
         retry: RetryClient,
         levels: DelayLevels,
         clock: Clock,
@@ -57,16 +57,16 @@ class HandleCalls:
         self._clock = clock
         self._tasks = tasks
 
-    async def ack(self, request: pb.AckMessageRequest, call: Call) -> pb.AckMessageResponse:
+    async def ack(self, request: pb.AckMessageRequest, call: ClientCall) -> pb.AckMessageResponse:
         if not request.entries:
-            raise codes.Refused(pb.BAD_REQUEST, "entries: is empty")
+            raise codes.RocketMQError(pb.BAD_REQUEST, "entries: is empty")
         statuses: list[pb.Status | None] = []
         receipts: list[bytes] = []
         for entry in request.entries:
             try:
                 receipts.append(parse_handle(entry.receipt_handle).receipt)
                 statuses.append(None)
-            except codes.Refused as error:
+            except codes.RocketMQError as error:
                 statuses.append(codes.status_of(error))
         group = stored(request.group)
         check_group("group", group)
@@ -80,7 +80,7 @@ class HandleCalls:
         return response
 
     async def change(
-        self, request: pb.ChangeInvisibleDurationRequest, call: Call
+        self, request: pb.ChangeInvisibleDurationRequest, call: ClientCall
     ) -> pb.ChangeInvisibleDurationResponse:
         handle, group = parse_handle(request.receipt_handle), stored(request.group)
         check_group("group", group)
@@ -117,7 +117,7 @@ class HandleCalls:
         self._tasks.create_task(resume())
 
     async def forward(
-        self, request: pb.ForwardMessageToDeadLetterQueueRequest, call: Call
+        self, request: pb.ForwardMessageToDeadLetterQueueRequest, call: ClientCall
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
         handle, group = parse_handle(request.receipt_handle), stored(request.group)
         check_group("group", group)
@@ -134,7 +134,7 @@ class HandleCalls:
         return pb.ForwardMessageToDeadLetterQueueResponse(status=codes.of_receipt(result.status))
 
 
-def no_length(length_ms: int, least_ms: int) -> codes.Refused:
+def no_length(length_ms: int, least_ms: int) -> codes.RocketMQError:
     """The error of a lease that is too short or too long."""
     bounds = f"{least_ms} and {limits.INVISIBLE_MS_MAX} ms (12 h)"
-    return codes.Refused(pb.ILLEGAL_INVISIBLE_TIME, f"invisible_duration: {length_ms} ms is not within {bounds}")
+    return codes.RocketMQError(pb.ILLEGAL_INVISIBLE_TIME, f"invisible_duration: {length_ms} ms is not within {bounds}")

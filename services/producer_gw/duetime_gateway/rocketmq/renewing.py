@@ -15,8 +15,8 @@ from duetime_core.clock import Clock
 from duetime_core.telemetry.defects import outcome
 from duetime_core.telemetry.logs import sparing
 
-from duetime_gateway.consuming.leases import Leases
-from duetime_gateway.queries import Extension, ReceiptStatus
+from duetime_gateway.consuming.leases import LeaseRouter
+from duetime_gateway.queries import Extension, LeaseStatus
 from duetime_gateway.rocketmq.clients import Client, Clients
 from duetime_gateway.rocketmq.metrics import RocketMQMetrics
 
@@ -47,7 +47,7 @@ class _Batch:
 class Renewals:
     """All leases that this gateway renews."""
 
-    def __init__(self, leases: Leases, clients: Clients, clock: Clock, metrics: RocketMQMetrics) -> None:
+    def __init__(self, leases: LeaseRouter, clients: Clients, clock: Clock, metrics: RocketMQMetrics) -> None:
         self._leases = leases
         self._clients = clients
         self._clock = clock
@@ -120,7 +120,7 @@ class Renewals:
                 # The next round tries again while they last.
                 log.warning("cannot renew leases", group=group, why=error.text)
                 continue
-            ended = [one for one, status in zip(part, statuses or (), strict=False) if status != ReceiptStatus.OK]
+            ended = [one for one, status in zip(part, statuses or (), strict=False) if status != LeaseStatus.OK]
             self.forget(ended)
             for batch in {self._by_receipt[one] for one in part if one in self._by_receipt}:
                 batch.until_ms = asked_ms + LEASE_MS

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from functools import cache
 
-from duetime_gateway.rocketmq.codes import Refused
+from duetime_gateway.rocketmq.codes import RocketMQError
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
 
 BROKER_NAME = "duetime"
@@ -22,17 +22,17 @@ def endpoints_of(typed: pb.Endpoints, advertised: str) -> pb.Endpoints:
     """The endpoints for a client: `advertised`, HOST:PORT, or else the first address configured in it.
 
     Raises:
-        Refused: it has none, or an invalid one.
+        RocketMQError: it has none, or an invalid one.
     """
     if advertised:
         host, _, port = advertised.rpartition(":")
         return pb.Endpoints(scheme=scheme_of(host), addresses=[pb.Address(host=host.strip("[]"), port=int(port))])
     if not typed.addresses:
-        raise Refused(pb.ILLEGAL_ACCESS_POINT, "endpoints: has no address")
+        raise RocketMQError(pb.ILLEGAL_ACCESS_POINT, "endpoints: has no address")
     first = typed.addresses[0]
     if not first.host or not 0 < first.port <= _PORT_MAX:
         text = f"endpoints: {first.host[:255]!r} with port {first.port} is not an address; ports are 1 to {_PORT_MAX}"
-        raise Refused(pb.ILLEGAL_ACCESS_POINT, text)
+        raise RocketMQError(pb.ILLEGAL_ACCESS_POINT, text)
     return pb.Endpoints(scheme=typed.scheme or scheme_of(first.host), addresses=[first])
 
 

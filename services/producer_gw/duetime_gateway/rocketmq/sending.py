@@ -13,29 +13,29 @@ from duetime_gateway.access.grants import Kind, Right
 from duetime_gateway.face.callers import caller
 from duetime_gateway.face.transactions import EncodedPrepare, prepare_response
 from duetime_gateway.packing.sends import EncodedRequest, results_of
-from duetime_gateway.pending.ending import Ending
+from duetime_gateway.pending.ending import PendingResolver
 from duetime_gateway.rocketmq import codes
-from duetime_gateway.rocketmq.callers import Call
-from duetime_gateway.rocketmq.checking import Checking
+from duetime_gateway.rocketmq.callers import ClientCall
+from duetime_gateway.rocketmq.checking import CheckForwarder
 from duetime_gateway.rocketmq.handles import Recall, parse_recall, recall_of
 from duetime_gateway.rocketmq.inbound import add, recovery_s, type_of
 from duetime_gateway.rocketmq.names import stored
 from duetime_gateway.rocketmq.routes import types_of
 from duetime_gateway.rocketmq.transactions import TransactionIds
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
-from duetime_gateway.routing.places import Places
+from duetime_gateway.routing.places import QueueLocator
 from duetime_gateway.rules import check_topic
 from duetime_gateway.sending.sender import Sender
-from duetime_gateway.transactions.columns import Ends
-from duetime_gateway.transactions.ending import Decision, Ender
+from duetime_gateway.transactions.columns import EndColumns
+from duetime_gateway.transactions.ending import DecisionRouter, EndDecision
 from duetime_gateway.transactions.names import parse
 from duetime_gateway.transactions.preparing import Preparer
 
-_DECISIONS = {pb.COMMIT: Decision.COMMIT, pb.ROLLBACK: Decision.ROLLBACK}
+_DECISIONS = {pb.COMMIT: EndDecision.COMMIT, pb.ROLLBACK: EndDecision.ROLLBACK}
 # States that fit a decision, taken now or before.
 _STATES = {
-    Decision.COMMIT: transactions_pb2.TRANSACTION_STATE_COMMITTED,
-    Decision.ROLLBACK: transactions_pb2.TRANSACTION_STATE_ROLLED_BACK,
+    EndDecision.COMMIT: transactions_pb2.TRANSACTION_STATE_COMMITTED,
+    EndDecision.ROLLBACK: transactions_pb2.TRANSACTION_STATE_ROLLED_BACK,
 }
 SendResult = message_pb2.SendResult | transactions_pb2.PrepareResult
 
@@ -47,10 +47,10 @@ class Producers:
         self,
         sender: Sender,
         preparer: Preparer,
-        ender: Ender,
-        ending: Ending,
-        places: Places,
-        checking: Checking,
+        ender: DecisionRouter,
+        ending: PendingResolver,
+        places: QueueLocator,
+        checking: CheckForwarder,
         ids: TransactionIds,
     ) -> None:
         self._sender = sender
@@ -61,7 +61,7 @@ class Producers:
         self._checking = checking
         self._ids = ids
 
-    async def send(self, request: pb.SendMessageRequest, call: Call) -> pb.SendMessageResponse:
+    async def send(self, request: pb.SendMessageRequest, call: ClientCall) -> pb.SendMessageResponse:
         topic = _topic_of(request.messages)
         refuse(list(topic_violations("topic", topic)))
         await self._places.of(topic)
@@ -76,7 +76,7 @@ class Producers:
             except DueTimeError as error:
                 faults[index] = error
         if pb.TRANSACTION in types and len(request.messages) > 1:
-            raise codes.Refused(pb.BAD_REQUEST, "messages: a transaction has one message")
+            raise codes.RocketMQError(pb.BAD_REQUEST, "messages: a transaction has one message")
         results: dict[int, SendResult] = {}
         if right:
             if pb.TRANSACTION in types:
@@ -95,7 +95,7 @@ class Producers:
         return response
 
     async def _prepare(
-        self, topic: str, messages: Sequence[message_pb2.Message], immunity_s: int, call: Call
+        self, topic: str, messages: Sequence[message_pb2.Message], immunity_s: int, call: ClientCall
     ) -> Sequence[SendResult]:
         data = transactions_pb2.PrepareRequest(
             group=topic, messages=messages, check_immunity_s=immunity_s
@@ -111,25 +111,25 @@ class Producers:
                 self._ids.note(topic, name)
         return results
 
-    async def end_transaction(self, request: pb.EndTransactionRequest, call: Call) -> pb.EndTransactionResponse:
+    async def end_transaction(self, request: pb.EndTransactionRequest, call: ClientCall) -> pb.EndTransactionResponse:
         topic, name = stored(request.topic), None
         if request.message_id in ("", request.transaction_id):
             name = await self._ids.find(topic, request.transaction_id, call.remaining_ms)
         if name is None:
             text = f"transaction_id: {request.transaction_id[:255]!r} was not returned by SendMessage for topic {topic}"
-            raise codes.Refused(pb.INVALID_TRANSACTION_ID, text)
-        decision = _DECISIONS.get(request.resolution, Decision.UNKNOWN)
-        ended = await self._ender.end(topic, Ends.of([(name, decision)]), call.remaining_ms)
+            raise codes.RocketMQError(pb.INVALID_TRANSACTION_ID, text)
+        decision = _DECISIONS.get(request.resolution, EndDecision.UNKNOWN)
+        ended = await self._ender.end(topic, EndColumns.of([(name, decision)]), call.remaining_ms)
         other = ended.others.get(0)
         if other is not None and other.HasField("fault"):
             raise refused(other.fault)
         state = ended.states[0] or (other.state if other is not None else 0)
         if decision in _STATES and state != _STATES[decision]:
             became = transactions_pb2.TransactionState.Name(state).removeprefix("TRANSACTION_STATE_")
-            raise codes.Refused(pb.BAD_REQUEST, f"resolution: the transaction has already ended as {became}")
+            raise codes.RocketMQError(pb.BAD_REQUEST, f"resolution: the transaction has already ended as {became}")
         return pb.EndTransactionResponse(status=codes.ok())
 
-    async def recall(self, request: pb.RecallMessageRequest, call: Call) -> pb.RecallMessageResponse:
+    async def recall(self, request: pb.RecallMessageRequest, call: ClientCall) -> pb.RecallMessageResponse:
         topic = stored(request.topic)
         check_topic("topic", topic)
         named = parse_recall(topic, request.recall_handle)
@@ -151,10 +151,10 @@ class Producers:
 def _topic_of(messages: Sequence[pb.Message]) -> str:
     """Raises: Refused: there is no message, or they are for several topics."""
     if not messages:
-        raise codes.Refused(pb.BAD_REQUEST, "messages: is empty")
+        raise codes.RocketMQError(pb.BAD_REQUEST, "messages: is empty")
     topics = {stored(message.topic) for message in messages}
     if len(topics) > 1:
-        raise codes.Refused(pb.BAD_REQUEST, f"messages: are for {len(topics)} topics; a request has one")
+        raise codes.RocketMQError(pb.BAD_REQUEST, f"messages: are for {len(topics)} topics; a request has one")
     return topics.pop()
 
 
@@ -167,7 +167,7 @@ def _checked_type(topic: str, message: pb.Message, taken: "Sequence[pb.MessageTy
     if found not in taken:
         names = " or ".join(pb.MessageType.Name(one) for one in taken)
         text = f"message_type: the message is {pb.MessageType.Name(found)}; topic {topic} takes {names}"
-        raise codes.Refused(pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)
+        raise codes.RocketMQError(pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)
     return found
 
 

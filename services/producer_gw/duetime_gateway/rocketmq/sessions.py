@@ -13,7 +13,7 @@ from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
 WAITING_MAX = 16
 
 
-class _Command(NamedTuple):
+class _QueuedCommand(NamedTuple):
     command: pb.TelemetryCommand
     # Done once written; None: no caller waits.
     written: "asyncio.Future[None] | None"
@@ -28,26 +28,26 @@ class Session:
         self.client = client
         self.namespace = namespace
         self._clock = clock
-        self._waiting: asyncio.Queue[_Command | None] = asyncio.Queue(WAITING_MAX + 1)
+        self._waiting: asyncio.Queue[_QueuedCommand | None] = asyncio.Queue(WAITING_MAX + 1)
         self._again: Timer | None = None
         self._error: Exception | None = None
         self.ended = False
 
     async def put(self, command: pb.TelemetryCommand) -> None:
         """Waits for capacity."""
-        await self._waiting.put(_Command(command, None))
+        await self._waiting.put(_QueuedCommand(command, None))
 
     def put_again(self, command: pb.TelemetryCommand, after_ms: int) -> None:
         """Sends the command once more later, replacing an earlier one; dropped if there is no capacity."""
         if self._again is not None:
             self._again.cancel()
-        self._again = self._clock.call_later(after_ms, lambda: self._put_if_room(_Command(command, None)))
+        self._again = self._clock.call_later(after_ms, lambda: self._put_if_room(_QueuedCommand(command, None)))
 
     def put_if_room(self, command: pb.TelemetryCommand) -> None:
         """Drops the command if there is no capacity."""
-        self._put_if_room(_Command(command, None))
+        self._put_if_room(_QueuedCommand(command, None))
 
-    def _put_if_room(self, command: _Command) -> bool:
+    def _put_if_room(self, command: _QueuedCommand) -> bool:
         if self.ended or self._waiting.qsize() >= WAITING_MAX:
             return False
         self._waiting.put_nowait(command)
@@ -56,7 +56,7 @@ class Session:
     async def tell(self, command: pb.TelemetryCommand, timeout_ms: float) -> bool:
         """Whether the command was written within this time."""
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if not self._put_if_room(_Command(command, written)):
+        if not self._put_if_room(_QueuedCommand(command, written)):
             return False
         await self._clock.wait_for(written, timeout_ms)
         told = written.done() and not written.cancelled()

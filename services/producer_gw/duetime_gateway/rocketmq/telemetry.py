@@ -9,7 +9,7 @@ from duetime_core.access.callers import sharer
 from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError
 from duetime_core.limits.seats import Seats
-from duetime_core.metadata import Groups
+from duetime_core.metadata import GroupTable
 from duetime_format.admission import group_violations
 from duetime_format.levels import DelayLevels
 
@@ -17,8 +17,8 @@ from duetime_gateway.access import permit
 from duetime_gateway.access.grants import Kind, Right
 from duetime_gateway.errors import stopping
 from duetime_gateway.rocketmq import codes, settings
-from duetime_gateway.rocketmq.callers import Call
-from duetime_gateway.rocketmq.checking import Checking
+from duetime_gateway.rocketmq.callers import ClientCall
+from duetime_gateway.rocketmq.checking import CheckForwarder
 from duetime_gateway.rocketmq.lites import LiteSubscriptions
 from duetime_gateway.rocketmq.metrics import RocketMQMetrics
 from duetime_gateway.rocketmq.names import stored
@@ -34,7 +34,7 @@ class SettingsAnswerer:
     """Answers clients' settings, and learns their topics and groups from them."""
 
     def __init__(
-        self, groups: Groups, checking: Checking, lites: LiteSubscriptions, levels: DelayLevels, endpoint: str
+        self, groups: GroupTable, checking: CheckForwarder, lites: LiteSubscriptions, levels: DelayLevels, endpoint: str
     ) -> None:
         """`endpoint`: HOST:PORT sent to clients; empty: each client's own."""
         self._groups = groups
@@ -47,9 +47,9 @@ class SettingsAnswerer:
         """Raises: DueTimeError."""
         if asked.client_type not in settings.CLIENT_TYPES:
             text = f"client_type: {asked.client_type} is not supported; use a producer, or a push or simple consumer"
-            raise codes.Refused(pb.UNRECOGNIZED_CLIENT_TYPE, text)
+            raise codes.RocketMQError(pb.UNRECOGNIZED_CLIENT_TYPE, text)
         if asked.WhichOneof("pub_sub") is None:
-            raise codes.Refused(pb.BAD_REQUEST, "pub_sub: neither publishing nor subscription is set")
+            raise codes.RocketMQError(pb.BAD_REQUEST, "pub_sub: neither publishing nor subscription is set")
         endpoints = endpoints_of(asked.access_point, self._endpoint)
         group = None
         if asked.client_type == pb.PRODUCER:
@@ -70,7 +70,7 @@ class SettingsAnswerer:
         """The group; None: not created yet, or the database does not answer."""
         name = _stored(subscription.group, session)
         if violations := list(group_violations("group", name)):
-            raise codes.Refused(pb.ILLEGAL_CONSUMER_GROUP, f"group: {violations[0].description}")
+            raise codes.RocketMQError(pb.ILLEGAL_CONSUMER_GROUP, f"group: {violations[0].description}")
         # A client starts with the defaults if the database fails.
         with suppress(DueTimeError):
             return await self._groups.find(name)
@@ -83,7 +83,7 @@ class Telemetry:
     def __init__(
         self,
         answerer: SettingsAnswerer,
-        checking: Checking,
+        checking: CheckForwarder,
         lites: LiteSubscriptions,
         clock: Clock,
         metrics: RocketMQMetrics,
@@ -115,7 +115,7 @@ class Telemetry:
             session.end()
 
     async def serve(
-        self, requests: AsyncIterator[pb.TelemetryCommand], call: Call
+        self, requests: AsyncIterator[pb.TelemetryCommand], call: ClientCall
     ) -> AsyncGenerator[pb.TelemetryCommand, None]:
         """Raises: DueTimeError: too many streams, in total or of this caller, or the gateway is stopping."""
         if self._ending:

@@ -14,7 +14,7 @@ import structlog
 from duetime.v1 import store_pb2
 from duetime_core.clock import Clock, turn
 from duetime_core.errors import DueTimeError
-from duetime_core.metadata import Groups
+from duetime_core.metadata import GroupTable
 from duetime_format import limits
 from duetime_format.admission import group_violations
 from duetime_format.names import (
@@ -66,7 +66,7 @@ class Adoption:
     """Adopts topics and groups from shards. Raises nothing: failures are logged, and retried with the next missing
     topic."""
 
-    def __init__(self, table: RouteTable, catalog: TopicCatalog, groups: Groups) -> None:
+    def __init__(self, table: RouteTable, catalog: TopicCatalog, groups: GroupTable) -> None:
         self._table = table
         self._catalog = catalog
         self._groups = groups

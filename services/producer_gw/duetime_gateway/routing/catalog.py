@@ -9,7 +9,7 @@ from duetime_core.errors import DueTimeError, NotFound, Overloaded
 from duetime_core.limits.seats import Seats
 from duetime_core.metadata import (
     Database,
-    Stored,
+    DatabaseTopic,
     TopicModel,
     TopicQueueModel,
     find_topics,
@@ -79,16 +79,18 @@ class TopicCatalog:
         self._topics_max = topics_max
         self._queues_max = queues_max
 
-    async def find(self, names: Collection[str]) -> Mapping[str, Stored]:
+    async def find(self, names: Collection[str]) -> Mapping[str, DatabaseTopic]:
         """The topics found."""
         return await self._database.run(lambda session: find_topics(session, names))
 
-    async def make(self, wanted: Mapping[str, NewTopic]) -> tuple[Mapping[str, Stored], Mapping[str, DueTimeError]]:
+    async def make(
+        self, wanted: Mapping[str, NewTopic]
+    ) -> tuple[Mapping[str, DatabaseTopic], Mapping[str, DueTimeError]]:
         """Creates topics within the limits. Returns them, and the errors of the others, by name. A
         topic created concurrently is returned as it is."""
         created_at_ms = self._clock.now_ms()
 
-        def work(session: Session) -> tuple[dict[str, Stored], dict[str, DueTimeError]]:
+        def work(session: Session) -> tuple[dict[str, DatabaseTopic], dict[str, DueTimeError]]:
             refused = _without_room(session, wanted, self._topics_max, self._queues_max)
             made = {name: topic for name, topic in wanted.items() if name not in refused}
             stored = make_topics(
@@ -115,14 +117,14 @@ class TopicCatalog:
 
         return await self._database.run(work)
 
-    async def begin_deletion(self, name: str) -> Stored:
+    async def begin_deletion(self, name: str) -> DatabaseTopic:
         """Hides the topic from all other calls. May be called again for the same deletion.
 
         Raises:
             NotFound: there is no such topic.
         """
 
-        def work(session: Session) -> Stored:
+        def work(session: Session) -> DatabaseTopic:
             topic = session.get(TopicModel, name, with_for_update=True)
             stored = find_topics(session, [name]).get(name)
             if topic is None or stored is None:

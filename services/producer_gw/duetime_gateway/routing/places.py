@@ -10,7 +10,7 @@ from duetime_core.errors import DueTimeError, InvalidArgument, NotFound, Violati
 
 from duetime_gateway.queries import Position
 from duetime_gateway.routing.catalog import TopicInfo
-from duetime_gateway.routing.topics import Topics
+from duetime_gateway.routing.topics import TopicRegistry
 from duetime_gateway.shards.route import LITE_TYPE, Route, shard_places
 from duetime_gateway.shards.shard import Shard
 from duetime_gateway.shards.shards import Shards
@@ -25,7 +25,7 @@ class QueueBounds(NamedTuple):
     max_offset: int
 
 
-class LiteTopic(NamedTuple):
+class LiteTopicCounts(NamedTuple):
     """A lite topic, the number of its messages, and of those that a group has not received."""
 
     name: str
@@ -34,17 +34,17 @@ class LiteTopic(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class TopicDescription:
+class TopicOverview:
     """A topic and its queues."""
 
     info: TopicInfo
     queues: list[QueueBounds]
 
 
-class Places:
+class QueueLocator:
     """Finds the shard of a topic's queue, and its number there."""
 
-    def __init__(self, topics: Topics, shards: Shards, *, lane_count: int) -> None:
+    def __init__(self, topics: TopicRegistry, shards: Shards, *, lane_count: int) -> None:
         self._topics = topics
         self._shards = shards
         self._lane_count = lane_count
@@ -101,7 +101,7 @@ class Places:
             return None
         return route if route.renumbered else None
 
-    async def describe(self, name: str) -> TopicDescription:
+    async def describe(self, name: str) -> TopicOverview:
         """The queues of a topic with their bounds; a queue never written to is empty.
 
         Raises:
@@ -121,9 +121,9 @@ class Places:
             for state in states
         }
         queues = [QueueBounds(queue, place[0], *bounds.get(place, (0, 0))) for queue, place in places.items()]
-        return TopicDescription(info, queues)
+        return TopicOverview(info, queues)
 
-    async def lite_topics(self, topic: str, group: str, after: str, max_count: int) -> list[LiteTopic]:
+    async def lite_topics(self, topic: str, group: str, after: str, max_count: int) -> list[LiteTopicCounts]:
         """A page of a topic's lite topics, by name.
 
         Raises:
@@ -134,11 +134,11 @@ class Places:
         answers = await asyncio.gather(
             *(shard.store.list_lite_topics(topic, group, after, max_count) for shard in shards)
         )
-        found: dict[str, LiteTopic] = {}
+        found: dict[str, LiteTopicCounts] = {}
         for one in chain.from_iterable(answers):
             # A broker's may be on several shards.
             _, count, unread = found.get(one.name, (one.name, 0, 0))
-            found[one.name] = LiteTopic(one.name, count + one.message_count, unread + one.unread_count)
+            found[one.name] = LiteTopicCounts(one.name, count + one.message_count, unread + one.unread_count)
         return sorted(found.values())[:max_count]
 
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from duetime_core.clock import Clock, turn
 from duetime_core.errors import AlreadyExists, DueTimeError, InvalidArgument, Unavailable, refuse
-from duetime_core.metadata import Stored
-from duetime_core.rpc.gathering import Gathering
+from duetime_core.metadata import DatabaseTopic
+from duetime_core.rpc.gathering import QuestionGatherer
 from duetime_format.admission import topic_violations
 from duetime_format.errors import within
 from duetime_format.levels import DELAY_MS_MAX
@@ -58,7 +58,7 @@ class FoundTopic(NamedTuple):
     route: Route
 
 
-class Topics:
+class TopicRegistry:
     """Routes by topic. A queue never moves. A route only grows, by the queues of an added shard; each gateway learns
     of them when it reaches that shard."""
 
@@ -84,7 +84,7 @@ class Topics:
         self._auto_create = auto_create
         # Times at which routes of groups' topics were looked up.
         self._looked_up_at_ms: dict[str, float] = {}
-        self._questions: Gathering[TopicQuestion, FoundTopic] = Gathering(
+        self._questions: QuestionGatherer[TopicQuestion, FoundTopic] = QuestionGatherer(
             "new topics",
             self._answer,
             clock,
@@ -219,7 +219,7 @@ class Topics:
                     self._table.drop(name, generation)
             await turn()
 
-    async def _remember_all(self, stored: Mapping[str, Stored]) -> dict[str, FoundTopic]:
+    async def _remember_all(self, stored: Mapping[str, DatabaseTopic]) -> dict[str, FoundTopic]:
         found: dict[str, FoundTopic] = {}
         for name, one in stored.items():
             if one.is_deleting:

@@ -57,7 +57,7 @@ class WholeDrafts(Drafts, Protocol):
         """By index: `messages[3].topic`. `is_lite`: the topic has lite topics."""
 
 
-class Packed(Protocol):
+class PackedRequest(Protocol):
     """A whole request as records. All messages are valid and have queues, and their shards are ready.
 
     It keeps the data for its answer, so no object per message is created.
@@ -90,7 +90,7 @@ class Packed(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class EncodingRules:
     """The settings for packing and encoding every request."""
 
     levels: DelayLevels
@@ -109,7 +109,9 @@ class Request(Protocol):
     def is_batch(self) -> bool:
         """Whether all messages go to one queue and are stored all or none; its drafts are then `WholeDrafts`."""
 
-    def pack(self, rules: Rules, routes: dict[str, Route], arrived_at_ms: int, born_host: bytes) -> Packed | None:
+    def pack(
+        self, rules: EncodingRules, routes: dict[str, Route], arrived_at_ms: int, born_host: bytes
+    ) -> PackedRequest | None:
         """Packs the whole request as records; None: it must be encoded draft by draft. May be tried again."""
 
     def drafts(self) -> Drafts:

@@ -4,7 +4,7 @@ An ordinary valid draft passes a cheap test. Only if it fails does `admission` c
 still be valid. A topic has few distinct tags, so each is checked and encoded once.
 
 If a request repeats a topic and id, the first valid draft is encoded, and the others share its result:
-`Batch.repeats`. A replacement that differs from the first in content is rejected, as the store does (ADR 64).
+`DraftBatch.repeats`. A replacement that differs from the first in content is rejected, as the store does (ADR 64).
 
 Requests packed as a whole by their face (`drafts.Packed`) skip this module. A draft with its own retry policy or with
 `replace` is not packed, nor are two messages with one id.
@@ -30,11 +30,11 @@ from duetime_format.admission import (
 )
 from duetime_format.lanes import TIMER_LANE_FIRST
 from duetime_format.levels import DELAY_MS_MAX
-from duetime_format.making import Maker, topic_field
+from duetime_format.making import RecordMaker, topic_field
 from duetime_format.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, is_lite_topic
 from duetime_format.replacing import TRACING
 
-from duetime_gateway.sending.drafts import Drafts, Packed, Request, Rules
+from duetime_gateway.sending.drafts import Drafts, EncodingRules, PackedRequest, Request
 from duetime_gateway.shards.route import Route
 
 _TAGS_REMEMBERED_MAX = 16_384
@@ -51,13 +51,13 @@ _PROPERTIES_BYTES_MAX_HALF = limits.PROPERTIES_BYTES_MAX - limits.HALF_BYTES_MAX
 _TIMER, _DOUBTFUL = -1, -2
 
 
-class Group:
+class RecordGroup:
     """The records of one request for one shard and one call, in the request's order."""
 
     __slots__ = ("indices", "maker", "max_waits_ms", "records")
 
     def __init__(self, born_host: bytes, store_host: bytes) -> None:
-        self.maker = Maker(born_host, store_host)
+        self.maker = RecordMaker(born_host, store_host)
         self.indices: list[int] = []
         self.records: list[bytes] = []
         # Longest waits of messages that replace others.
@@ -68,7 +68,7 @@ class Group:
         self.indices.append(index)
 
 
-class Batch:
+class DraftBatch:
     """The drafts of one request, and their state so far, by index."""
 
     def __init__(self, drafts: Drafts, arrived_at_ms: int, born_host: bytes, half: bytes | None = None) -> None:
@@ -90,8 +90,8 @@ class Batch:
         self.requested_levels: dict[int, int] = {}
         self.faults: dict[int, DueTimeError] = {}
         # Records to put, and records that replace others, by shard.
-        self.groups: dict[int, Group] = {}
-        self.replacing: dict[int, Group] = {}
+        self.groups: dict[int, RecordGroup] = {}
+        self.replacing: dict[int, RecordGroup] = {}
         # Routes of messages whose queues have different numbers on their shards.
         self.renumbered: dict[int, Route] = {}
         # First accepted message by topic and sender's id; then that message's index by repeating one.
@@ -108,7 +108,7 @@ class Batch:
         self._run = route, queue, message_id
         return queue
 
-    def all_groups(self) -> Iterator[Group]:
+    def all_groups(self) -> Iterator[RecordGroup]:
         yield from self.groups.values()
         yield from self.replacing.values()
 
@@ -121,7 +121,7 @@ class Batch:
 class Encoder:
     """Admits drafts, chooses their queues and encodes their records."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: EncodingRules) -> None:
         self._rules = rules
         self._levels = rules.levels
         self._body_bytes_min = rules.body_bytes_min
@@ -129,19 +129,21 @@ class Encoder:
         # Valid tags and their form in the properties.
         self._tags: dict[str, str] = {"": ""}
 
-    def pack(self, request: Request, routes: dict[str, Route], arrived_at_ms: int, born_host: bytes) -> Packed | None:
+    def pack(
+        self, request: Request, routes: dict[str, Route], arrived_at_ms: int, born_host: bytes
+    ) -> PackedRequest | None:
         """Packs the whole request as records, if its face can; None: it must be encoded draft by draft."""
         self._ids.renew()
         return request.pack(self._rules, routes, arrived_at_ms, born_host)
 
-    def choose_one(self, batch: Batch, draft: Draft, route: Route) -> None:
+    def choose_one(self, batch: DraftBatch, draft: Draft, route: Route) -> None:
         """Chooses one queue for all drafts of a batch; `draft` is the first."""
         if not draft.id:
             batch.ids[0] = self._ids.make()
         if draft.queue is None:
             batch.queues = [route.choose(draft.sharding_key, draft.id or batch.ids[0])] * len(batch.queues)
 
-    def encode(self, batch: Batch, indices: Iterable[int], routes: Mapping[str, Route | DueTimeError]) -> None:
+    def encode(self, batch: DraftBatch, indices: Iterable[int], routes: Mapping[str, Route | DueTimeError]) -> None:
         """Adds each draft to the group of its shard, to the faults, or to the unready.
 
         `routes`: the route of each topic among the drafts, or its error.
@@ -159,7 +161,7 @@ class Encoder:
             else:
                 faults[index] = self.fault(batch, draft, route) or route
 
-    def _encode(self, batch: Batch, index: int, draft: Draft, route: Route) -> None:
+    def _encode(self, batch: DraftBatch, index: int, draft: Draft, route: Route) -> None:
         message_id, tags, keys, queue, retry = draft.id, draft.tags, draft.keys, draft.queue, draft.retry
         sharding_key, properties, urgency = draft.sharding_key, draft.properties, draft.priority
         level = self._level(batch, index, draft, route)
@@ -231,7 +233,14 @@ class Encoder:
             batch.unready.setdefault((route.topic, shard), []).append(index)
 
     def _add(
-        self, batch: Batch, index: int, draft: Draft, route: Route, place: tuple[int, int], level: int, encoded: bytes
+        self,
+        batch: DraftBatch,
+        index: int,
+        draft: Draft,
+        route: Route,
+        place: tuple[int, int],
+        level: int,
+        encoded: bytes,
     ) -> None:
         """Makes the record and adds it to its group. `place`: shard and its queue; `encoded`: the properties so far."""
         shard, queue = place
@@ -255,12 +264,12 @@ class Encoder:
         groups = batch.replacing if draft.replace else batch.groups
         group = groups.get(shard)
         if group is None:
-            group = groups[shard] = Group(batch.born_host, route.store_hosts[shard])
+            group = groups[shard] = RecordGroup(batch.born_host, route.store_hosts[shard])
         group.add(index, draft, draft.born_at_ms or batch.arrived_at_ms, topic, queue, encoded + record.CRC_ENDING)
         if draft.replace:
             group.max_waits_ms.append(draft.max_wait_ms)
 
-    def _level(self, batch: Batch, index: int, draft: Draft, route: Route) -> int:
+    def _level(self, batch: DraftBatch, index: int, draft: Draft, route: Route) -> int:
         """The level to apply; 0: none; or _TIMER or _DOUBTFUL."""
         level, delay_ms, at_ms = draft.delay_level, draft.delay_ms, draft.deliver_at_ms
         if draft.replace or draft.max_wait_ms or (at_ms is not None) + (delay_ms != 0) + (level != 0) > 1:
@@ -313,7 +322,7 @@ class Encoder:
             self._tags[tags] = text
         return text
 
-    def fault(self, batch: Batch, draft: Draft, route: Route | DueTimeError) -> DueTimeError | None:
+    def fault(self, batch: DraftBatch, draft: Draft, route: Route | DueTimeError) -> DueTimeError | None:
         """All violations of the draft; None: it is valid. `route`: the route or its error."""
         now_ms, least = batch.arrived_at_ms, self._body_bytes_min
         if isinstance(route, Route):
@@ -328,7 +337,7 @@ class Encoder:
                 found.extend(violation for violation in route.violations if violation not in found)
         return InvalidArgument(found, reason="MESSAGE_INVALID") if found else None
 
-    def _certain_fault(self, batch: Batch, draft: Draft, route: Route) -> DueTimeError:
+    def _certain_fault(self, batch: DraftBatch, draft: Draft, route: Route) -> DueTimeError:
         fault = self.fault(batch, draft, route)
         assert fault is not None, "the encoder refuses what admission accepts"
         return fault
@@ -341,7 +350,7 @@ def _is_plain(draft: Draft, route: Route) -> bool:
     return is_right and draft.queue is None and not draft.sharding_key and not draft.replace
 
 
-def _is_plain_lite(batch: Batch, draft: Draft, lite: str) -> bool:
+def _is_plain_lite(batch: DraftBatch, draft: Draft, lite: str) -> bool:
     """Whether the draft's lite topic is right beyond doubt."""
     if not is_lite_topic(lite) or batch.half is not None or is_delayed(draft) or draft.replace:
         return False

@@ -9,7 +9,7 @@ from duetime_core.errors import DueTimeError
 from duetime_format.admission import lite_topic_of
 
 from duetime_gateway.routing.topics import not_made
-from duetime_gateway.sending.encoding import Batch, Encoder
+from duetime_gateway.sending.encoding import DraftBatch, Encoder
 from duetime_gateway.shards.route import Route
 from duetime_gateway.shards.shards import Shards
 
@@ -24,7 +24,7 @@ CHECKED_AT_ONCE = 32
 _Lite = tuple[str, int, str]
 
 
-class LiteTopics:
+class LiteTopicAdmitter:
     """See the module."""
 
     def __init__(self, shards: Shards, encoder: Encoder, clock: Clock) -> None:
@@ -35,7 +35,7 @@ class LiteTopics:
         self._known: OrderedDict[_Lite, float] = OrderedDict()
 
     async def admit(
-        self, batch: Batch, routes: Mapping[str, Route | DueTimeError], caller: str, until_ms: float
+        self, batch: DraftBatch, routes: Mapping[str, Route | DueTimeError], caller: str, until_ms: float
     ) -> None:
         """Makes room at the stores, until a time, for the drafts' lite topics that are new to this gateway. Adds the
         errors of drafts with a rejected lite topic to the batch's faults.
@@ -58,7 +58,7 @@ class LiteTopics:
             for name, error in refused.items():
                 batch.faults |= dict.fromkeys(asked[topic, name], error)
 
-    def _new(self, batch: Batch, parents: Mapping[str, Route]) -> dict[tuple[str, str], list[int]]:
+    def _new(self, batch: DraftBatch, parents: Mapping[str, Route]) -> dict[tuple[str, str], list[int]]:
         """The drafts of each lite topic that the gateway does not know."""
         found: dict[tuple[str, str], list[int]] = {}
         now_ms, drafts = self._clock.monotonic_ms(), batch.drafts
@@ -76,7 +76,7 @@ class LiteTopics:
         return found
 
     async def _valid(
-        self, batch: Batch, asked: Mapping[tuple[str, str], Sequence[int]], parents: Mapping[str, Route]
+        self, batch: DraftBatch, asked: Mapping[tuple[str, str], Sequence[int]], parents: Mapping[str, Route]
     ) -> dict[tuple[str, str], list[int]]:
         """Those of the drafts that break no rule."""
         found: dict[tuple[str, str], list[int]] = {}

@@ -10,16 +10,16 @@ from duetime_format.lanes import is_timer_lane
 from duetime_format.limits import ID_CHARS_MAX
 
 from duetime_gateway.metrics import GatewayMetrics
-from duetime_gateway.sending.drafts import DraftList, Packed
-from duetime_gateway.sending.encoding import Batch
-from duetime_gateway.shards.batcher import DUPLICATE, Stored
+from duetime_gateway.sending.drafts import DraftList, PackedRequest
+from duetime_gateway.sending.encoding import DraftBatch
+from duetime_gateway.shards.batcher import DUPLICATE, PutResult
 
 
 @dataclass(slots=True)
 class AllStored:
     """The outcome of a packed request with all messages stored, without details per message."""
 
-    packed: Packed
+    packed: PackedRequest
     # (queue offsets, due times or nothing, log positions of half messages) of each part.
     columns: list[tuple[Sequence[int], Sequence[int], Sequence[int]]]
 
@@ -29,7 +29,7 @@ class AllStored:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcomes:
+class SendOutcomes:
     """The result of each message, in the request's order: columns with one value per message, and rare values by index.
     A message with a fault has only `ids`, and -1 in `offsets`."""
 
@@ -58,19 +58,19 @@ class Outcomes:
     positions: Sequence[int] = ()
 
 
-class Sending:
+class InFlightRequest:
     """One request whose records are being stored."""
 
-    def __init__(self, request: Batch | Packed, size: int, metrics: GatewayMetrics) -> None:
+    def __init__(self, request: DraftBatch | PackedRequest, size: int, metrics: GatewayMetrics) -> None:
         self._request = request
         self._size = size
         self._metrics = metrics
         # Releases the capacity held by the request.
         self.leave: Callable[[], object] | None = None
         # Shard, message indices, and the shard's pending answer.
-        self._parts: list[tuple[int, Sequence[int], asyncio.Future[Stored] | DueTimeError]] = []
+        self._parts: list[tuple[int, Sequence[int], asyncio.Future[PutResult] | DueTimeError]] = []
 
-    def add(self, shard: int, indices: Sequence[int], stored: "asyncio.Future[Stored] | DueTimeError") -> None:
+    def add(self, shard: int, indices: Sequence[int], stored: "asyncio.Future[PutResult] | DueTimeError") -> None:
         """`indices`: the part's messages; empty for a packed request, which knows them itself."""
         self._parts.append((shard, indices, stored))
 
@@ -98,9 +98,9 @@ class Sending:
             self.cancel()
             raise
 
-    async def outcome(self) -> AllStored | Outcomes:
+    async def outcome(self) -> AllStored | SendOutcomes:
         """Returns once every shard has answered or failed."""
-        answers: list[Stored | DueTimeError] = []
+        answers: list[PutResult | DueTimeError] = []
         try:
             for _, _, stored in self._parts:
                 try:
@@ -110,12 +110,12 @@ class Sending:
         finally:
             self.cancel()
         request = self._request
-        if isinstance(request, Batch):
+        if isinstance(request, DraftBatch):
             return self._one_by_one(request, answers)
         columns = [
             (answer.queue_offsets, answer.due_at_ms, answer.positions)
             for answer in answers
-            if isinstance(answer, Stored) and answer.all_stored
+            if isinstance(answer, PutResult) and answer.all_stored
         ]
         if len(columns) < len(answers):
             return self._one_by_one(self._unpacked(request), answers)
@@ -128,10 +128,10 @@ class Sending:
         else:
             self._metrics.sent(self._size, count, reasons, duplicates)
 
-    def _unpacked(self, request: Packed) -> Batch:
+    def _unpacked(self, request: PackedRequest) -> DraftBatch:
         """The state of each message of a packed request."""
         ids, queues, levels, lanes, parts = request.columns()
-        batch = Batch(DraftList(()), 0, b"", b"" if request.is_half else None)
+        batch = DraftBatch(DraftList(()), 0, b"", b"" if request.is_half else None)
         batch.ids, batch.queues, batch.levels, batch.lanes = ids, queues, levels, lanes
         self._parts = [
             (shard, [index for index, part in enumerate(parts) if part == number], stored)
@@ -139,7 +139,7 @@ class Sending:
         ]
         return batch
 
-    def _one_by_one(self, batch: Batch, answers: list[Stored | DueTimeError]) -> Outcomes:
+    def _one_by_one(self, batch: DraftBatch, answers: list[PutResult | DueTimeError]) -> SendOutcomes:
         count = len(batch.ids)
         shards, offsets, due_at_ms = [0] * count, [-1] * count, [0] * count
         positions = [-1] * count if batch.half is not None else []
@@ -193,7 +193,7 @@ class Sending:
         reasons = [fault.reason for fault in faults.values()]
         self._count(count, reasons, len(duplicates), is_half=batch.half is not None)
         requested = {index: level for index, level in batch.requested_levels.items() if index not in faults}
-        return Outcomes(
+        return SendOutcomes(
             batch.ids,
             shards,
             batch.queues,
@@ -210,7 +210,7 @@ class Sending:
         )
 
 
-def _ended_before_repeat(batch: Batch, replaced: Mapping[int, str]) -> dict[int, DueTimeError]:
+def _ended_before_repeat(batch: DraftBatch, replaced: Mapping[int, str]) -> dict[int, DueTimeError]:
     """Faults of messages that repeat one replaced earlier in the same request."""
     found: dict[int, DueTimeError] = {}
     if replaced and batch.repeats:
@@ -223,14 +223,14 @@ def _ended_before_repeat(batch: Batch, replaced: Mapping[int, str]) -> dict[int,
     return found
 
 
-def _note_queue(batch: Batch, index: int, shard: int, queue: int) -> None:
+def _note_queue(batch: DraftBatch, index: int, shard: int, queue: int) -> None:
     """Sets the queue of a repeated message to the first one's, given by its number on the shard."""
     route = batch.renumbered.get(index)
     batch.queues[index] = route.queue_at(shard, queue) if route else queue
     batch.requested_levels.pop(index, None)
 
 
-def _note_lane(batch: Batch, index: int, lane: int) -> None:
+def _note_lane(batch: DraftBatch, index: int, lane: int) -> None:
     """Sets the lane of a message that replaces others, or of the one that it repeats."""
     batch.lanes[index] = lane
     batch.levels[index] = 0 if is_timer_lane(lane) else lane

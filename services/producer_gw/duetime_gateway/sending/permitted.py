@@ -9,7 +9,7 @@ from collections.abc import Collection
 from duetime_core.errors import DueTimeError
 
 from duetime_gateway.access.grants import Access, Kind, Right
-from duetime_gateway.routing.topics import Topics
+from duetime_gateway.routing.topics import TopicRegistry
 from duetime_gateway.shards.route import Route
 
 # Cached topics of one caller.
@@ -18,7 +18,7 @@ ROUTES_MAX = 10_000
 CALLERS_MAX = 1_024
 
 
-class _Own:
+class _CallerRoutes:
     """The routes of one caller."""
 
     __slots__ = ("edition", "routes")
@@ -28,12 +28,12 @@ class _Own:
         self.routes: dict[str, Route] = {}
 
 
-class Permitted:
+class PermittedRoutes:
     """See the module."""
 
-    def __init__(self, topics: Topics) -> None:
+    def __init__(self, topics: TopicRegistry) -> None:
         self._topics = topics
-        self._own: dict[Access, _Own] = {}
+        self._own: dict[Access, _CallerRoutes] = {}
 
     def routes(self, access: Access) -> dict[str, Route]:
         """Routes of permitted topics; some may be missing."""
@@ -43,7 +43,7 @@ class Permitted:
         if own is None:
             if len(self._own) >= CALLERS_MAX:
                 self._own.clear()
-            own = self._own[access] = _Own()
+            own = self._own[access] = _CallerRoutes()
         if own.edition != self._topics.routes_edition or len(own.routes) > ROUTES_MAX:
             own.routes, own.edition = {}, self._topics.routes_edition
         return own.routes

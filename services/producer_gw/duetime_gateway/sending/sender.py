@@ -17,14 +17,14 @@ from duetime_gateway.access.grants import Access, Kind, Right
 from duetime_gateway.errors import shard_unavailable
 from duetime_gateway.metrics import GatewayMetrics
 from duetime_gateway.quotas.quotas import Quotas
-from duetime_gateway.routing.topics import Topics, not_made
-from duetime_gateway.sending.drafts import Caller, Drafts, Packed, Request, WholeDrafts
-from duetime_gateway.sending.encoding import Batch, Encoder, Group
-from duetime_gateway.sending.lites import LiteTopics
-from duetime_gateway.sending.outcomes import Sending
-from duetime_gateway.sending.permitted import Permitted
+from duetime_gateway.routing.topics import TopicRegistry, not_made
+from duetime_gateway.sending.drafts import Caller, Drafts, PackedRequest, Request, WholeDrafts
+from duetime_gateway.sending.encoding import DraftBatch, Encoder, RecordGroup
+from duetime_gateway.sending.lites import LiteTopicAdmitter
+from duetime_gateway.sending.outcomes import InFlightRequest
+from duetime_gateway.sending.permitted import PermittedRoutes
 from duetime_gateway.sending.whole import check_batch, check_send
-from duetime_gateway.shards.batcher import PUT_BYTES_MAX, Batcher, Stored
+from duetime_gateway.shards.batcher import PUT_BYTES_MAX, Batcher, PutResult
 from duetime_gateway.shards.contract import replacements
 from duetime_gateway.shards.route import Route
 from duetime_gateway.shards.shards import Shards
@@ -55,7 +55,7 @@ Halves = Callable[[float], Awaitable[bytes]]
 
 
 def costs_of(drafts: Drafts, access: Access) -> dict[str, tuple[int, int, int, int]]:
-    """As `Packed.costs`, for topics that the caller may send to: others do not use up a topic's quota."""
+    """As `PackedRequest.costs`, for topics that the caller may send to: others do not use up a topic's quota."""
     allowed = {name for name in drafts.topics() if access.may(Right.SEND, Kind.TOPIC, name)}
     costs: dict[str, tuple[int, int, int, int]] = {}
     for index in range(len(drafts)):
@@ -80,7 +80,7 @@ class Sender:
 
     def __init__(
         self,
-        topics: Topics,
+        topics: TopicRegistry,
         shards: Shards,
         encoder: Encoder,
         clock: Clock,
@@ -97,14 +97,14 @@ class Sender:
         self._requests = requests
         self._quotas = quotas
         self._timeout_ms = timeout_ms
-        self._permitted = Permitted(topics)
-        self._lites = LiteTopics(shards, encoder, clock)
+        self._permitted = PermittedRoutes(topics)
+        self._lites = LiteTopicAdmitter(shards, encoder, clock)
         # Number of requests so far that are not large.
         self._little_count = 0
 
     async def begin(
         self, request: Request, caller: Caller, order: object | None = None, halves: Halves | None = None
-    ) -> Sending:
+    ) -> InFlightRequest:
         """Admits, routes and encodes the messages, and submits their records to the shards.
 
         Requests with the same `order` are stored in the order of these calls, as far as they are stored. With `halves`
@@ -143,7 +143,7 @@ class Sender:
 
     async def _begin(
         self, request: Request, caller: Caller, timeout_ms: float, order: object | None, halves: Halves | None
-    ) -> Sending:
+    ) -> InFlightRequest:
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         now_ms, size = self._clock.now_ms(), request.size
         permitted = self._permitted.routes(caller.access)
@@ -159,8 +159,8 @@ class Sender:
         if self._quotas.active:
             self._quotas.send(caller.user, caller.peer, count, size, partial(costs_of, drafts, caller.access))
         half = None if halves is None else await halves(timeout_ms * KNOWN_BY)
-        batch = Batch(drafts, now_ms, caller.host, half)
-        sending = Sending(batch, size, self._metrics)
+        batch = DraftBatch(drafts, now_ms, caller.host, half)
+        sending = InFlightRequest(batch, size, self._metrics)
         names = drafts.topics()
         new_count = sum(name not in self._topics.routes for name in names)
         routes = await self._routes(names, caller, timeout_ms * MADE_BY)
@@ -198,11 +198,11 @@ class Sender:
     async def _encode_whole(
         self,
         drafts: WholeDrafts,
-        batch: Batch,
+        batch: DraftBatch,
         routes: Mapping[str, Route | DueTimeError],
         announced_by_ms: float,
-        pack: Callable[[], Packed | None],
-    ) -> Packed | None:
+        pack: Callable[[], PackedRequest | None],
+    ) -> PackedRequest | None:
         """As `_encode`, for a batch stored all or none.
 
         Raises:
@@ -218,7 +218,7 @@ class Sender:
             check_batch(batch, drafts.violations(is_lite=is_lite))
         return packed
 
-    def _submit_whole(self, sending: Sending, batch: Batch, deadline_ms: float) -> None:
+    def _submit_whole(self, sending: InFlightRequest, batch: DraftBatch, deadline_ms: float) -> None:
         """Submits an encoded batch, which is one group, to its shard."""
         for number, group in batch.groups.items():
             shard, records = self._shards.get(number), group.records
@@ -228,15 +228,15 @@ class Sender:
 
     async def _begin_packed(
         self,
-        packed: Packed,
+        packed: PackedRequest,
         size: int,
         deadline_ms: float,
         order: object | None,
         caller: Caller,
         *,
         is_batch: bool = False,
-    ) -> Sending:
-        sending = Sending(packed, size, self._metrics)
+    ) -> InFlightRequest:
+        sending = InFlightRequest(packed, size, self._metrics)
         parts = packed.parts
         # Parts of one request must stay in order too.
         order_of_parts = order or (packed if len(parts) > 1 else None)
@@ -262,12 +262,12 @@ class Sender:
 
     async def _encode(
         self,
-        batch: Batch,
+        batch: DraftBatch,
         indices: Sequence[int],
         routes: Mapping[str, Route | DueTimeError],
         announced_by_ms: float,
-        pack: Callable[[], Packed | None] | None = None,
-    ) -> Packed | None:
+        pack: Callable[[], PackedRequest | None] | None = None,
+    ) -> PackedRequest | None:
         """Encodes these messages, and announces their topics to shards without them. Then tries `pack` again: if it
         succeeds, returns the whole request packed, which costs far less time."""
         await self._encode_in_steps(batch, indices, routes)
@@ -281,8 +281,8 @@ class Sender:
 
     async def _submit_all(
         self,
-        sending: Sending,
-        batch: Batch,
+        sending: InFlightRequest,
+        batch: DraftBatch,
         deadline_ms: float,
         order: object | None,
         caller: Caller,
@@ -300,9 +300,9 @@ class Sender:
 
     async def _submit_group(
         self,
-        sending: Sending,
+        sending: InFlightRequest,
         batcher: Batcher,
-        group: Group,
+        group: RecordGroup,
         records: Sequence[bytes],
         deadline_ms: float,
         order: object | None,
@@ -330,7 +330,7 @@ class Sender:
         return refused | await self._topics.routes_to_write(wanted, wait_ms, caller.sharer)
 
     async def _announce(
-        self, batch: Batch, routes: Mapping[str, Route | DueTimeError], wait_ms: float
+        self, batch: DraftBatch, routes: Mapping[str, Route | DueTimeError], wait_ms: float
     ) -> dict[tuple[str, int], DueTimeError]:
         """Announces topics to the shards without them. Returns the errors by topic and shard."""
         topics: dict[int, list[str]] = {}
@@ -347,7 +347,7 @@ class Sender:
         }
 
     async def _encode_in_steps(
-        self, batch: Batch, indices: Sequence[int], routes: Mapping[str, Route | DueTimeError]
+        self, batch: DraftBatch, indices: Sequence[int], routes: Mapping[str, Route | DueTimeError]
     ) -> None:
         """Encodes in steps: messages with hundreds of properties are slow, so other requests run after every few."""
         began_s = time.perf_counter()
@@ -358,7 +358,10 @@ class Sender:
             self._encoder.encode(batch, indices[first : first + STEP_MESSAGES], routes)
 
     async def _encode_again(
-        self, batch: Batch, routes: Mapping[str, Route | DueTimeError], errors: Mapping[tuple[str, int], DueTimeError]
+        self,
+        batch: DraftBatch,
+        routes: Mapping[str, Route | DueTimeError],
+        errors: Mapping[tuple[str, int], DueTimeError],
     ) -> None:
         """Encodes messages that waited for their shard to learn their topic, or notes the error."""
         waiting, batch.unready = batch.unready, {}
@@ -403,7 +406,7 @@ def _submit(
     caller: str = "",
     *,
     is_batch: bool = False,
-) -> "asyncio.Future[Stored] | DueTimeError":
+) -> "asyncio.Future[PutResult] | DueTimeError":
     try:
         return batcher.submit(
             records,

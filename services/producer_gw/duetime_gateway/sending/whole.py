@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from duetime_core.errors import DueTimeError, InvalidArgument, Violation
 from duetime_format.limits import BATCH_BYTES_MAX, REQUEST_BYTES_MAX, SEND_COUNT_MAX
 
-from duetime_gateway.sending.encoding import Batch
+from duetime_gateway.sending.encoding import DraftBatch
 
 TOO_LARGE = "BATCH_TOO_LARGE"
 # Fields that a draft inherits from its batch.
@@ -26,7 +26,7 @@ def check_send(count: int, size: int) -> None:
         raise InvalidArgument([Violation("messages", text)])
 
 
-def check_batch(batch: Batch, own: Iterable[Violation]) -> None:
+def check_batch(batch: DraftBatch, own: Iterable[Violation]) -> None:
     """Checks the encoded messages of a batch, stored all or none. `own`: their violations as parts of a batch.
 
     Raises:

@@ -31,12 +31,12 @@ SECOND_PUT_BYTES_MIN = 64 * 1024
 # once, while the others may wait for its disk until their deadlines.
 SLOW_PUT_MS = 5_000
 
-# A value of `Stored.statuses`.
+# A value of `PutResult.statuses`.
 DUPLICATE = 1
 
 
 @dataclass(slots=True)
-class Stored:
+class PutResult:
     """A store's answer to a put, or one entry's slice of it. A column has one value per record; an empty one means OK
     (statuses) or 0 (due_at_ms) for all."""
 
@@ -56,9 +56,9 @@ class Stored:
     # Log positions of half messages; `due_at_ms` is the time of their first check.
     positions: Sequence[int] = ()
 
-    def slice(self, start: int, stop: int) -> "Stored":
+    def slice(self, start: int, stop: int) -> "PutResult":
         """The slice for the records [start, stop)."""
-        return Stored(
+        return PutResult(
             self.statuses[start:stop],
             self.queue_offsets[start:stop],
             self.due_at_ms[start:stop],
@@ -77,7 +77,7 @@ class Stored:
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class PutEntry:
     """Records that one caller wants stored. Entries with the same `order` are never in two puts at once."""
 
     # Concatenated.
@@ -85,7 +85,7 @@ class Entry:
     count: int
     deadline_ms: float
     order: object | None
-    result: "asyncio.Future[Stored]"
+    result: "asyncio.Future[PutResult]"
     # All records are stored, or none.
     is_batch: bool = False
     # The caller charged for the records in limits shared by callers.
@@ -95,7 +95,7 @@ class Entry:
 class SharedPut(NamedTuple):
     """Entries that are stored by one call."""
 
-    entries: Sequence[Entry]
+    entries: Sequence[PutEntry]
     # Concatenated.
     records: bytes
     # First index and count of each run of records that is stored whole or not at all.
@@ -107,7 +107,7 @@ class SharedPut(NamedTuple):
         return [entry.caller for entry in self.entries], [entry.count for entry in self.entries]
 
 
-Put = Callable[[SharedPut], Awaitable[Stored]]
+Put = Callable[[SharedPut], Awaitable[PutResult]]
 
 
 class Batcher:
@@ -133,7 +133,7 @@ class Batcher:
         self._waiting_bytes_max = waiting_bytes_max
         # Waiting bytes of each named caller.
         self._shares: Shares[str] = Shares(waiting_bytes_max, share=waiting_bytes_max * 5 // 8)
-        self._waiting: deque[Entry] = deque()
+        self._waiting: deque[PutEntry] = deque()
         self._waiting_bytes = 0
         self._waiting_count = 0
         # Start times of running puts, ascending.
@@ -160,7 +160,7 @@ class Batcher:
         order: object | None,
         is_batch: bool = False,
         caller: str = "",
-    ) -> "asyncio.Future[Stored]":
+    ) -> "asyncio.Future[PutResult]":
         """Queues `count` concatenated records for the next put; a batch is stored all or none. Cancelling the result
         removes them, unless they are already in a put.
 
@@ -185,7 +185,7 @@ class Batcher:
             raise Overloaded(text, reason="SHARD_OVERLOADED")
         self._shares.take(caller, size)
         loop = asyncio.get_running_loop()
-        entry = Entry(records, count, deadline_ms, order, loop.create_future(), is_batch, caller)
+        entry = PutEntry(records, count, deadline_ms, order, loop.create_future(), is_batch, caller)
         self._waiting.append(entry)
         self._waiting_bytes += size
         self._waiting_count += count
@@ -214,10 +214,10 @@ class Batcher:
         slow = self._clock.monotonic_ms() - self._in_flight[0] >= SLOW_PUT_MS
         return slow and len(self._in_flight) <= PUTS_IN_FLIGHT_MAX
 
-    def _take(self) -> list[Entry]:
+    def _take(self) -> list[PutEntry]:
         """Takes the entries of the next put, by arrival, except those whose order is in flight."""
-        taken: list[Entry] = []
-        held: list[Entry] = []
+        taken: list[PutEntry] = []
+        held: list[PutEntry] = []
         waited_bytes = self._waiting_bytes
         count = size = 0
         while self._waiting:
@@ -242,7 +242,7 @@ class Batcher:
         self._metrics.waiting_bytes.dec(waited_bytes - self._waiting_bytes)
         return taken
 
-    async def _run(self, entries: list[Entry], orders: set[object], began_ms: float) -> None:
+    async def _run(self, entries: list[PutEntry], orders: set[object], began_ms: float) -> None:
         try:
             _, error = await outcome(lambda: self._store(entries), "put", shard=self.shard)
             if error is not None:
@@ -254,7 +254,7 @@ class Batcher:
             self._orders_in_flight -= orders
             self._launch()
 
-    async def _store(self, entries: list[Entry]) -> None:
+    async def _store(self, entries: list[PutEntry]) -> None:
         started_ms = self._clock.monotonic_ms()
         batches: list[int] = []
         count = 0
@@ -271,7 +271,7 @@ class Batcher:
         self._metrics.put(count, len(joined), self._clock.monotonic_ms() - started_ms)
 
 
-def _answer(entries: list[Entry], stored: Stored) -> None:
+def _answer(entries: list[PutEntry], stored: PutResult) -> None:
     """Gives each entry its slice of the columns."""
     start = 0
     for entry in entries:
@@ -285,7 +285,7 @@ def _within(values: Mapping[int, Value], start: int, stop: int) -> dict[int, Val
     return {index - start: value for index, value in values.items() if start <= index < stop}
 
 
-def _fail(entries: Iterable[Entry], error: DueTimeError) -> None:
+def _fail(entries: Iterable[PutEntry], error: DueTimeError) -> None:
     for entry in entries:
         if not entry.result.done():
             entry.result.set_exception(error)

@@ -9,16 +9,16 @@ import grpc
 from duetime.streams import LeaseStreamClient
 from duetime.v1 import consumer_pb2, gateway_pb2, store_pb2, store_pb2_grpc, subscriptions_pb2
 from duetime_core.access.callers import made_for
-from duetime_core.access.credentials import Credentials
+from duetime_core.access.credentials import ClusterCredentials
 from duetime_core.errors import DueTimeError
-from duetime_core.rpc.calls import Answered, readable, refused, translate
+from duetime_core.rpc.calls import ForwardedError, readable, refused, translate
 from duetime_core.rpc.serving import make_channel
 from duetime_core.telemetry.defects import outcome
 from google.protobuf.message import Message
 
 from duetime_gateway.errors import SHARD_UNAVAILABLE, stopping
 from duetime_gateway.queries import Extension, IdQuery, KeyQuery, Pull, PullQueues, QueueEnd
-from duetime_gateway.shards.batcher import SharedPut, Stored
+from duetime_gateway.shards.batcher import PutResult, SharedPut
 from duetime_gateway.shards.contract import (
     ReceivePart,
     offsets_of,
@@ -49,7 +49,7 @@ class StoreClient:
         self,
         whom: str,
         address: str,
-        credentials: Credentials,
+        credentials: ClusterCredentials,
         tasks: asyncio.TaskGroup,
         *,
         timeout_ms: int,
@@ -171,18 +171,18 @@ class StoreClient:
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
-    async def put(self, one: SharedPut) -> Stored:
+    async def put(self, one: SharedPut) -> PutResult:
         """Stores records."""
         request = store_pb2.PutRequest(records=one.records, batches=one.batches)
         return stored_of(await self._puts.ask(request, one.timeout_ms))
 
-    async def replace(self, one: SharedPut) -> Stored:
+    async def replace(self, one: SharedPut) -> PutResult:
         """As `put`, for `contract.replacements`."""
         call = self._replace(one.records, timeout=one.timeout_ms / 1000.0)
         answer: store_pb2.ReplaceResponse = await self._call(call)
         return replaced_of(answer)
 
-    async def prepare(self, one: SharedPut) -> Stored:
+    async def prepare(self, one: SharedPut) -> PutResult:
         """As `put`, for half messages."""
         names, counts = one.callers()
         request = store_pb2.PrepareRecordsRequest(records=one.records, callers=names, counts=counts)
@@ -356,6 +356,6 @@ class StoreClient:
 
     def _translated(self, error: grpc.aio.AioRpcError) -> DueTimeError:
         translated = translate(error, self._whom, SHARD_UNAVAILABLE)
-        if error.code() in _GONE and not isinstance(translated, Answered):
+        if error.code() in _GONE and not isinstance(translated, ForwardedError):
             self._on_gone(translated.text)
         return translated

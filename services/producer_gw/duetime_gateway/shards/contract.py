@@ -11,14 +11,14 @@ from typing import Any
 from duetime.v1 import consumer_pb2, gateway_pb2, store_pb2, subscriptions_pb2
 from duetime_core.rpc.calls import refused
 
-from duetime_gateway.queries import Encoding, Pull, PullQueues, QueueEnd, ReceiptStatus, Receive, Selection, Subscribe
-from duetime_gateway.shards.batcher import DUPLICATE, Stored
+from duetime_gateway.queries import Encoding, LeaseStatus, Pull, PullQueues, QueueEnd, Receive, Selection, Subscribe
+from duetime_gateway.shards.batcher import DUPLICATE, PutResult
 
 assert DUPLICATE == store_pb2.PUT_STATUS_DUPLICATE
 assert {one.name: one.value for one in Encoding} == {
     name.removeprefix("PULL_ENCODING_"): number for name, number in gateway_pb2.PullEncoding.items()
 }
-assert {one.name: one.value for one in ReceiptStatus} == {
+assert {one.name: one.value for one in LeaseStatus} == {
     name.removeprefix("RECEIPT_STATUS_"): number for name, number in consumer_pb2.ReceiptStatus.items()
 }
 
@@ -40,9 +40,9 @@ class ReceivePart:
     caller: str
 
 
-def stored_of(answer: store_pb2.PutResponse) -> Stored:
+def stored_of(answer: store_pb2.PutResponse) -> PutResult:
     """The columns of a put's answer."""
-    return Stored(
+    return PutResult(
         answer.statuses,
         answer.queue_offsets,
         answer.due_at_ms,
@@ -53,10 +53,10 @@ def stored_of(answer: store_pb2.PutResponse) -> Stored:
     )
 
 
-def prepared_of(answer: store_pb2.PrepareRecordsResponse) -> Stored:
+def prepared_of(answer: store_pb2.PrepareRecordsResponse) -> PutResult:
     """The columns of a prepare's answer."""
     faults = {index: refused(fault) for index, fault in answer.faults.items()} if answer.faults else {}
-    return Stored(answer.statuses, answer.offsets, answer.check_at_ms, faults, {}, positions=answer.positions)
+    return PutResult(answer.statuses, answer.offsets, answer.check_at_ms, faults, {}, positions=answer.positions)
 
 
 def replacements(records: Sequence[bytes], max_waits_ms: Sequence[int]) -> list[bytes]:
@@ -69,10 +69,10 @@ def replacements(records: Sequence[bytes], max_waits_ms: Sequence[int]) -> list[
     ]
 
 
-def replaced_of(answer: store_pb2.ReplaceResponse) -> Stored:
+def replaced_of(answer: store_pb2.ReplaceResponse) -> PutResult:
     """The results as columns."""
     results = answer.results
-    return Stored(
+    return PutResult(
         [DUPLICATE if one.duplicate else 0 for one in results],
         [-1 if one.HasField("fault") else one.entry for one in results],
         [one.due_at_ms for one in results],

@@ -6,7 +6,7 @@ from functools import partial
 from duetime.v1 import consumer_pb2
 from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError
-from duetime_core.rpc.gathering import Gathering
+from duetime_core.rpc.gathering import QuestionGatherer
 from duetime_core.telemetry.defects import outcome
 from duetime_core.telemetry.logs import sparing
 
@@ -31,7 +31,7 @@ class GroupAnnouncer:
         self._stopped = False
         # Announced groups and those being announced, by name.
         self._groups: dict[str, consumer_pb2.Group] = {}
-        self._rounds: Gathering[str, consumer_pb2.Group | None] = Gathering(
+        self._rounds: QuestionGatherer[str, consumer_pb2.Group | None] = QuestionGatherer(
             f"groups to be announced to shard {shard}", self._put, clock, round_max=ROUND_MAX, waiting_max=WAITING_MAX
         )
 

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import grpc
 from duetime_core.access.callers import made_for
-from duetime_core.access.credentials import Credentials
+from duetime_core.access.credentials import ClusterCredentials
 from duetime_core.errors import Unsupported, Violation
 from duetime_core.rpc.calls import answer_of, translate
 from duetime_core.rpc.serving import make_channel
@@ -15,7 +15,7 @@ from duetime_gateway.shards.streams import Streams, as_is
 class RetryClient:
     """A connection to one retry service, or to none."""
 
-    def __init__(self, address: str, timeout_ms: int, credentials: Credentials) -> None:
+    def __init__(self, address: str, timeout_ms: int, credentials: ClusterCredentials) -> None:
         self._whom = f"the retry service at {address}"
         self._timeout_ms = timeout_ms
         self._channel = make_channel(address, credentials) if address else None

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import structlog
 from duetime.v1 import store_pb2
-from duetime_core.access.credentials import Credentials
+from duetime_core.access.credentials import ClusterCredentials
 from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError, Unavailable
-from duetime_core.rpc.gathering import Gathering
+from duetime_core.rpc.gathering import QuestionGatherer
 from duetime_core.telemetry.defects import outcome
 from duetime_format.levels import DelayLevels
 from duetime_format.limits import REPLACE_COUNT_MAX
@@ -44,7 +44,7 @@ class ShardOptions:
     """The options shared by all shards of a gateway."""
 
     levels: DelayLevels
-    credentials: Credentials
+    credentials: ClusterCredentials
     timeout_ms: int
     waiting_bytes_max: int
 
@@ -58,7 +58,7 @@ class Description:
     timer_lane_count: int
 
 
-class Misfit(Unavailable):
+class ShardMisfit(Unavailable):
     """The store at the address is not the configured one."""
 
     reason = "SHARD_MISFIT"
@@ -96,7 +96,7 @@ class Shard:
         # Batches half messages.
         self.preparer = Batcher(self.store.prepare, *batched)
         self.groups = GroupAnnouncer(number, self.store, clock, tasks)
-        self._announcing: Gathering[Route, None] = Gathering(
+        self._announcing: QuestionGatherer[Route, None] = QuestionGatherer(
             f"topics to be announced to shard {number}",
             self._announce,
             clock,
@@ -161,13 +161,13 @@ class Shard:
         return self._description
 
     def _check(self, answer: store_pb2.DescribeResponse) -> None:
-        """Raises: Misfit."""
+        """Raises: ShardMisfit."""
         if answer.shard != self.number:
-            raise Misfit(f"{self._whom} identifies itself as shard {answer.shard}")
+            raise ShardMisfit(f"{self._whom} identifies itself as shard {answer.shard}")
         theirs = list(answer.delay_levels_ms)
         if theirs != list(self._levels.delays_ms):
             text = " ".join(f"{delay_ms / 1000:g}s" for delay_ms in theirs)
-            raise Misfit(f"{self._whom} has the delay levels {text}; this gateway has {self._levels}")
+            raise ShardMisfit(f"{self._whom} has the delay levels {text}; this gateway has {self._levels}")
 
     def _lose(self, why: str) -> None:
         """Marks the store as lost. It may come back as another one, and is described again before use."""

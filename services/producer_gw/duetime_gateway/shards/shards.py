@@ -9,7 +9,7 @@ from duetime_core.errors import DueTimeError, StartupError
 
 from duetime_gateway.errors import shard_unavailable
 from duetime_gateway.metrics import GatewayMetrics
-from duetime_gateway.shards.shard import Misfit, Shard, ShardListener, ShardOptions
+from duetime_gateway.shards.shard import Shard, ShardListener, ShardMisfit, ShardOptions
 
 log = structlog.get_logger()
 
@@ -74,7 +74,7 @@ class Shards:
             *(shard.describe(DESCRIBE_AT_START_MS_MAX) for shard in self.all()), return_exceptions=True
         )
         for answer in answers:
-            if isinstance(answer, Misfit):
+            if isinstance(answer, ShardMisfit):
                 raise StartupError(answer.text) from answer
             if isinstance(answer, DueTimeError):
                 log.warning("cannot reach a shard", why=answer.text)

@@ -12,24 +12,24 @@ from duetime_format.limits import ENDS_COUNT_MAX
 
 from duetime_gateway.errors import shard_unavailable, stopping
 from duetime_gateway.shards.shard import Shard
-from duetime_gateway.transactions.columns import Ended, Ends
+from duetime_gateway.transactions.columns import EndColumns, EndResultColumns
 
 # Number of ends from which they get a call of their own.
 FEW_MAX = 64
 
 
-class Group(NamedTuple):
+class EndScope(NamedTuple):
     """The group whose transactions a call ends, and whether given-up ones are included."""
 
     name: str
     given_up: bool
 
 
-class _Part(NamedTuple):
+class _EndPart(NamedTuple):
     """The ends of one request, and their pending result."""
 
-    ends: Ends
-    answer: "asyncio.Future[Ended | DueTimeError]"
+    ends: EndColumns
+    answer: "asyncio.Future[EndResultColumns | DueTimeError]"
 
 
 class EndCalls:
@@ -41,13 +41,13 @@ class EndCalls:
         self._tasks = tasks
         self._timeout_ms = timeout_ms
         # Ends that wait during a call, by group.
-        self._waiting: dict[Group, list[_Part]] = {}
+        self._waiting: dict[EndScope, list[_EndPart]] = {}
 
-    async def end(self, group: Group, ends: Ends, timeout_ms: float) -> Ended | DueTimeError:
+    async def end(self, group: EndScope, ends: EndColumns, timeout_ms: float) -> EndResultColumns | DueTimeError:
         """Returns the results, or the error if they are unknown."""
         if len(ends) >= FEW_MAX:
             return await self._call(group, ends, timeout_ms)
-        part = _Part(ends, asyncio.get_running_loop().create_future())
+        part = _EndPart(ends, asyncio.get_running_loop().create_future())
         if group in self._waiting:
             self._waiting[group].append(part)
         else:
@@ -59,11 +59,11 @@ class EndCalls:
             return shard_unavailable(f"shard {self._shard.number} did not answer within {timeout_ms:.0f} ms")
         return part.answer.result()
 
-    async def _run(self, group: Group) -> None:
-        parts: list[_Part] = []
+    async def _run(self, group: EndScope) -> None:
+        parts: list[_EndPart] = []
         try:
             while parts := self._take(group):
-                ends = Ends.of(())
+                ends = EndColumns.of(())
                 for part in parts:
                     ends.add(part.ends)
                 answer, error = await outcome(lambda ends=ends: self._call(group, ends, self._timeout_ms), "end")  # type: ignore[misc]
@@ -72,9 +72,9 @@ class EndCalls:
             # Release the waiters of a cancelled call.
             self._answer([*parts, *self._waiting.pop(group, [])], stopping())
 
-    def _take(self, group: Group) -> list[_Part]:
+    def _take(self, group: EndScope) -> list[_EndPart]:
         """Takes the parts of the next call."""
-        taken: list[_Part] = []
+        taken: list[_EndPart] = []
         count = 0
         waiting = self._waiting[group]
         while waiting and count + len(waiting[0].ends) <= ENDS_COUNT_MAX:
@@ -84,15 +84,17 @@ class EndCalls:
                 count += len(part.ends)
         return taken
 
-    def _answer(self, parts: Sequence[_Part], answer: Ended | DueTimeError | None) -> None:
+    def _answer(self, parts: Sequence[_EndPart], answer: EndResultColumns | DueTimeError | None) -> None:
         first = 0
         for part in parts:
             stop = first + len(part.ends)
             if not part.answer.done():
-                part.answer.set_result(answer.part(first, stop) if isinstance(answer, Ended) else answer or stopping())
+                part.answer.set_result(
+                    answer.part(first, stop) if isinstance(answer, EndResultColumns) else answer or stopping()
+                )
             first = stop
 
-    async def _call(self, group: Group, ends: Ends, timeout_ms: float) -> Ended | DueTimeError:
+    async def _call(self, group: EndScope, ends: EndColumns, timeout_ms: float) -> EndResultColumns | DueTimeError:
         request = store_pb2.EndTransactionsRequest(
             group=group.name,
             offsets=ends.offsets,
@@ -111,7 +113,7 @@ class EndCalls:
             return shard_unavailable(
                 f"shard {self._shard.number} answered {len(answer.states)} results for {len(ends)} ends"
             )
-        ended = Ended.of_nothing(len(ends))
+        ended = EndResultColumns.of_nothing(len(ends))
         ended.states = list(answer.states)
         if answer.offsets:
             names = list(answer.topics)

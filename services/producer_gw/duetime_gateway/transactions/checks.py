@@ -30,7 +30,7 @@ HELD_BYTES_MAX = 32 * 1024 * 1024
 HELD_MS_MAX = 5_000
 
 
-class Check(NamedTuple):
+class TransactionQuestion(NamedTuple):
     """A question about an open transaction."""
 
     name: TransactionName
@@ -45,7 +45,7 @@ class Check(NamedTuple):
 Report = Callable[[int, Sequence[int], bool], None]
 
 
-class Watcher:
+class CheckWatcher:
     """A producer that answers for its group."""
 
     def __init__(self, group: str, caller: str) -> None:
@@ -69,16 +69,16 @@ class Watcher:
         self.wake()
 
 
-class _Group:
+class _GroupWatchers:
     """The watchers of one group, and the checks held for them."""
 
     __slots__ = ("checks", "timer", "waiting", "watchers")
 
     def __init__(self) -> None:
-        self.watchers: set[Watcher] = set()
+        self.watchers: set[CheckWatcher] = set()
         # Waiting watchers, the longest waiting first.
-        self.waiting: dict[Watcher, None] = {}
-        self.checks: deque[Check] = deque()
+        self.waiting: dict[CheckWatcher, None] = {}
+        self.checks: deque[TransactionQuestion] = deque()
         # Ends the holding time.
         self.timer: Timer | None = None
 
@@ -101,8 +101,8 @@ class Desk:
             used=metrics.watchers,
             most=metrics.watchers_max,
         )
-        self._groups: dict[str, _Group] = {}
-        self._watchers: set[Watcher] = set()
+        self._groups: dict[str, _GroupWatchers] = {}
+        self._watchers: set[CheckWatcher] = set()
         self._held_bytes = 0
         self._ending = False
         # Done when a group becomes ready; created when a taker waits for it.
@@ -110,17 +110,17 @@ class Desk:
 
     # --- for watchers -----------------------------------------------------------------------------------------------
 
-    def join(self, group: str, caller: str) -> Watcher:
+    def join(self, group: str, caller: str) -> CheckWatcher:
         """Raises: Overloaded: too many watchers, in total or of this caller. Unavailable: the gateway is stopping."""
         if self._ending:
             raise stopping()
         self._seats.take(caller)
-        watcher = Watcher(group, caller)
+        watcher = CheckWatcher(group, caller)
         self._watchers.add(watcher)
-        self._groups.setdefault(group, _Group()).watchers.add(watcher)
+        self._groups.setdefault(group, _GroupWatchers()).watchers.add(watcher)
         return watcher
 
-    def leave(self, watcher: Watcher) -> None:
+    def leave(self, watcher: CheckWatcher) -> None:
         """Removes a watcher. If it was the group's last, held checks are unheard."""
         self._watchers.discard(watcher)
         self._seats.give(watcher.caller)
@@ -133,7 +133,7 @@ class Desk:
             # It may have been woken for these checks.
             _wake_next(group)
 
-    async def fetch(self, watcher: Watcher) -> list[Check]:
+    async def fetch(self, watcher: CheckWatcher) -> list[TransactionQuestion]:
         """The next checks for this watcher; none: it has ended. Raises: the error that ended it."""
         group = self._groups[watcher.group]
         while not watcher.ended:
@@ -151,10 +151,10 @@ class Desk:
             raise watcher.error
         return []
 
-    def _hand(self, group: _Group) -> list[Check]:
+    def _hand(self, group: _GroupWatchers) -> list[TransactionQuestion]:
         """Takes a fair part of the held checks for one of the waiting watchers."""
         fair = -(-len(group.checks) // (1 + len(group.waiting)))
-        handed: list[Check] = []
+        handed: list[TransactionQuestion] = []
         size = 0
         while group.checks and len(handed) < min(fair, HANDED_COUNT_MAX):
             size += group.checks[0].found.size
@@ -171,7 +171,7 @@ class Desk:
         return handed
 
     @contextmanager
-    def handing(self, checks: Sequence[Check]) -> Iterator[None]:
+    def handing(self, checks: Sequence[TransactionQuestion]) -> Iterator[None]:
         """Guards the writing of checks to a watcher: on success they are heard."""
         heard = False
         try:
@@ -198,9 +198,9 @@ class Desk:
     def ending(self) -> bool:
         return self._ending
 
-    def hold(self, checks: Sequence[Check]) -> None:
+    def hold(self, checks: Sequence[TransactionQuestion]) -> None:
         """Holds checks for the watchers of their groups; without watchers they are unheard."""
-        unheard: list[Check] = []
+        unheard: list[TransactionQuestion] = []
         for check in checks:
             group = self._groups.get(check.group)
             if group is None or self._ending:
@@ -224,7 +224,7 @@ class Desk:
 
     # --- both -------------------------------------------------------------------------------------------------------
 
-    def _give_up(self, group: _Group) -> None:
+    def _give_up(self, group: _GroupWatchers) -> None:
         """Leaves the checks held for a group to other gateways."""
         if group.timer is not None:
             group.timer.cancel()
@@ -235,7 +235,7 @@ class Desk:
         self._tell_shards(checks, heard=False)
         self._tell()
 
-    def _tell_shards(self, checks: Sequence[Check], *, heard: bool) -> None:
+    def _tell_shards(self, checks: Sequence[TransactionQuestion], *, heard: bool) -> None:
         if not checks:
             return
         (self._metrics.heard if heard else self._metrics.unheard).inc(len(checks))
@@ -250,7 +250,7 @@ class Desk:
             self._changed.set_result(None)
 
 
-def _wake_next(group: _Group) -> None:
+def _wake_next(group: _GroupWatchers) -> None:
     """Wakes the longest waiting watcher."""
     for watcher in group.waiting:
         watcher.wake()

@@ -15,7 +15,7 @@ _NO_NAME = TransactionName(NOWHERE, 0, 0, "")
 
 
 @dataclass(slots=True)
-class Ends:
+class EndColumns:
     """Transactions to end: their names, and for each a checked `ending.Decision`."""
 
     # Shard by transaction; NOWHERE: the caller's text is not a transaction's name.
@@ -26,19 +26,19 @@ class Ends:
     decisions: list[int]
 
     @classmethod
-    def of(cls, ends: Iterable[tuple[TransactionName | None, int]]) -> "Ends":
+    def of(cls, ends: Iterable[tuple[TransactionName | None, int]]) -> "EndColumns":
         rows = [(*(name or _NO_NAME), decision) for name, decision in ends]
         return cls(*([row[column] for row in rows] for column in range(5)))  # type: ignore[arg-type]
 
     def __len__(self) -> int:
         return len(self.shards)
 
-    def only(self, chosen: Sequence[int]) -> "Ends":
+    def only(self, chosen: Sequence[int]) -> "EndColumns":
         """The ends with these indices."""
         columns = (self.shards, self.offsets, self.positions, self.ids, self.decisions)
-        return Ends(*([column[index] for index in chosen] for column in columns))  # type: ignore[arg-type]
+        return EndColumns(*([column[index] for index in chosen] for column in columns))  # type: ignore[arg-type]
 
-    def add(self, others: "Ends") -> None:
+    def add(self, others: "EndColumns") -> None:
         """Appends others."""
         self.shards += others.shards
         self.offsets += others.offsets
@@ -48,7 +48,7 @@ class Ends:
 
 
 @dataclass(slots=True)
-class Ended:
+class EndResultColumns:
     """Results of ended transactions."""
 
     # State after the call; 0: a fault.
@@ -61,18 +61,18 @@ class Ended:
     others: dict[int, Result]
 
     @classmethod
-    def of_nothing(cls, count: int) -> "Ended":
+    def of_nothing(cls, count: int) -> "EndResultColumns":
         return cls([0] * count, [""] * count, [0] * count, [NOWHERE] * count, {})
 
-    def part(self, first: int, stop: int) -> "Ended":
+    def part(self, first: int, stop: int) -> "EndResultColumns":
         """The results of the ends [first, stop)."""
         others = {index - first: one for index, one in self.others.items() if first <= index < stop}
-        return Ended(
+        return EndResultColumns(
             *(self.states[first:stop], self.topics[first:stop], self.queues[first:stop], self.offsets[first:stop]),
             others,
         )
 
-    def put(self, indices: Sequence[int], part: "Ended") -> None:
+    def put(self, indices: Sequence[int], part: "EndResultColumns") -> None:
         """Sets the results at these indices."""
         rows = zip(indices, part.states, part.topics, part.queues, part.offsets, strict=True)
         for index, state, topic, queue, offset in rows:

@@ -12,16 +12,16 @@ from duetime_core.rpc.calls import fault_of
 
 from duetime_gateway.deadlines import shared_timeout_of
 from duetime_gateway.metrics import TransactionMetrics
-from duetime_gateway.routing.places import Places
+from duetime_gateway.routing.places import QueueLocator
 from duetime_gateway.shards.shards import Shards
 from duetime_gateway.transactions.admission import check_ends
-from duetime_gateway.transactions.calls import EndCalls, Group
-from duetime_gateway.transactions.columns import NOWHERE, Ended, Ends, Result
+from duetime_gateway.transactions.calls import EndCalls, EndScope
+from duetime_gateway.transactions.columns import NOWHERE, EndColumns, EndResultColumns, Result
 
 _STATES = {number: name.removeprefix("TRANSACTION_STATE_").lower() for name, number in pb.TransactionState.items()}
 
 
-class Decision(IntEnum):
+class EndDecision(IntEnum):
     """A producer's decision about a transaction; the numbers are those of the contract."""
 
     COMMIT = 1
@@ -29,12 +29,12 @@ class Decision(IntEnum):
     UNKNOWN = 3
 
 
-class Ender:
+class DecisionRouter:
     """Ends named transactions of one group."""
 
     def __init__(
         self,
-        places: Places,
+        places: QueueLocator,
         shards: Shards,
         clock: Clock,
         metrics: TransactionMetrics,
@@ -47,7 +47,9 @@ class Ender:
         self._metrics = metrics
         self._timeout_ms = timeout_ms
 
-    async def end(self, group: str, ends: Ends, remaining_ms: float | None = None, *, given_up: bool = False) -> Ended:
+    async def end(
+        self, group: str, ends: EndColumns, remaining_ms: float | None = None, *, given_up: bool = False
+    ) -> EndResultColumns:
         """`given_up`: includes given-up ones. If a shard does not answer, its transactions get faults.
 
         Raises:
@@ -55,7 +57,7 @@ class Ender:
         """
         check_ends(group, len(ends))
         timeout_ms = shared_timeout_of(self._timeout_ms, remaining_ms)
-        ended = Ended.of_nothing(len(ends))
+        ended = EndResultColumns.of_nothing(len(ends))
         parts: dict[int, list[int]] = {}
         for index, (shard, decision) in enumerate(zip(ends.shards, ends.decisions, strict=True)):
             if not 1 <= decision <= 3 or shard not in self._calls:
@@ -64,7 +66,7 @@ class Ender:
                 part.append(index)
             else:
                 parts[shard] = [index]
-        whose = Group(group, given_up)
+        whose = EndScope(group, given_up)
         answers = await asyncio.gather(
             *(self._calls[shard].end(whose, ends.only(part), timeout_ms) for shard, part in parts.items())
         )
@@ -77,7 +79,7 @@ class Ender:
         self._metrics.ended(_counted(ended))
         return ended
 
-    async def _renumber(self, shard: int, answer: Ended) -> None:
+    async def _renumber(self, shard: int, answer: EndResultColumns) -> None:
         """Replaces the shard's queue numbers by the topics'."""
         names = {*answer.topics, *(one.topic for one in answer.others.values())}
         renumbered = {name: route for name in names if name and (route := await self._places.renumbered(name))}
@@ -107,7 +109,7 @@ def transaction_not_found(text: str) -> NotFound:
     return NotFound(f"there is no such transaction: {text}", reason="TRANSACTION_NOT_FOUND")
 
 
-def _counted(ended: Ended) -> Mapping[str, int]:
+def _counted(ended: EndResultColumns) -> Mapping[str, int]:
     """The number of results by state and by reason of fault."""
     counts = Counter(ended.states)
     faults = Counter(one.fault.reason.lower() for one in ended.others.values() if one.HasField("fault"))

@@ -9,13 +9,13 @@ from duetime_core.errors import Ambiguous, DueTimeError, NotFound
 from duetime_format import limits
 
 from duetime_gateway.deadlines import shared_timeout_of, timeout_of
-from duetime_gateway.routing.places import Places
+from duetime_gateway.routing.places import QueueLocator
 from duetime_gateway.shards.shard import Shard
 from duetime_gateway.shards.shards import Shards
 from duetime_gateway.transactions.admission import check_get, check_list
 from duetime_gateway.transactions.ending import transaction_not_found
 from duetime_gateway.transactions.names import TransactionName, parse, text_of
-from duetime_gateway.transactions.tokens import Place, decode, encode
+from duetime_gateway.transactions.tokens import TransactionCursor, decode, encode
 
 # Most requests for one page: matches of a filter may be far apart. Then the page is short, and its token continues it.
 ROUNDS_MAX = 64
@@ -24,7 +24,7 @@ ROUNDS_MAX = 64
 class TransactionList:
     """Returns pages that name missing shards; and single transactions with the record of the half message."""
 
-    def __init__(self, shards: Shards, places: Places, *, timeout_ms: int) -> None:
+    def __init__(self, shards: Shards, places: QueueLocator, *, timeout_ms: int) -> None:
         self._shards = shards
         self._places = places
         self._timeout_ms = timeout_ms
@@ -44,7 +44,7 @@ class TransactionList:
         asked.ClearField("page_token")
         digest = crc32(asked.SerializeToString(deterministic=True))
         numbers = self._shards.numbers
-        place: Place | None = Place(numbers[0])
+        place: TransactionCursor | None = TransactionCursor(numbers[0])
         if request.page_token:
             place = decode(request.page_token, digest, numbers)
         page = pb.ListTransactionsResponse()
@@ -84,10 +84,10 @@ class TransactionList:
             return None
         return answer
 
-    def _next(self, place: Place, token: str) -> Place | None:
+    def _next(self, place: TransactionCursor, token: str) -> TransactionCursor | None:
         if token:
-            return Place(place.shard, token)
-        return next((Place(number) for number in self._shards.numbers if number > place.shard), None)
+            return TransactionCursor(place.shard, token)
+        return next((TransactionCursor(number) for number in self._shards.numbers if number > place.shard), None)
 
     async def _public(self, shard: int, found: store_pb2.HalfTransaction) -> pb.Transaction:
         """The public form: with the transaction's id and the topic's queue number."""

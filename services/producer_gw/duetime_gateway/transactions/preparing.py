@@ -5,7 +5,7 @@ from duetime_format.limits import CHECK_IMMUNITY_S_MAX
 from duetime_gateway.access.grants import Access, Kind, Right
 from duetime_gateway.sending.drafts import Caller, HalfRequest
 from duetime_gateway.sending.encoding import half_properties
-from duetime_gateway.sending.outcomes import AllStored, Outcomes
+from duetime_gateway.sending.outcomes import AllStored, SendOutcomes
 from duetime_gateway.sending.sender import Sender
 from duetime_gateway.transactions.admission import check_prepare
 from duetime_gateway.transactions.producers import ProducerGroups
@@ -25,7 +25,7 @@ class Preparer:
             return None
         return half_properties(group, check_immunity_s)
 
-    async def prepare(self, request: HalfRequest, caller: Caller) -> AllStored | Outcomes:
+    async def prepare(self, request: HalfRequest, caller: Caller) -> AllStored | SendOutcomes:
         """Returns the result of each message: `offsets` are those of the half topic, `due_at_ms` their first checks.
 
         Raises:

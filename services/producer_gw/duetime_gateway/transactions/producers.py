@@ -15,7 +15,7 @@ from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError, Unavailable
 from duetime_core.limits.shares import Shares
 from duetime_core.metadata import Database, ProducerGroupModel
-from duetime_core.rpc.gathering import Gathering
+from duetime_core.rpc.gathering import QuestionGatherer
 from duetime_format.limits import PRODUCER_GROUPS_MAX
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
@@ -44,7 +44,7 @@ class ProducerGroups:
         self._groups_max = groups_max
         self._clock = clock
         self._known: set[str] = set()
-        self._questions: Gathering[Question, bool] = Gathering(
+        self._questions: QuestionGatherer[Question, bool] = QuestionGatherer(
             "groups of producers",
             self._answer,
             clock,

@@ -13,11 +13,11 @@ from duetime_core.clock import Clock
 from duetime_core.telemetry.defects import outcome
 from duetime_core.telemetry.logs import sparing
 from duetime_format import record
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.halves import message_id_of
 
 from duetime_gateway.shards.shard import Shard
-from duetime_gateway.transactions.checks import Check, Desk
+from duetime_gateway.transactions.checks import Desk, TransactionQuestion
 from duetime_gateway.transactions.names import TransactionName
 
 log = sparing()
@@ -36,7 +36,7 @@ REPORTED_MAX = 4_096
 LAST_REPORTS_MS = 1_000
 
 
-class Taker:
+class CheckTaker:
     """Takes checks from one shard."""
 
     def __init__(self, shard: Shard, desk: Desk, clock: Clock, *, gateway: str, timeout_ms: int) -> None:
@@ -84,21 +84,21 @@ class Taker:
             await self._clock.sleep(PAUSE_MS)
 
 
-def _checks_of(shard: int, answer: store_pb2.TakeChecksResponse) -> list[Check]:
+def _checks_of(shard: int, answer: store_pb2.TakeChecksResponse) -> list[TransactionQuestion]:
     """Decodes checks. An unreadable record is left to its next check."""
     checks = []
     for one in answer.checks:
         try:
             found = record.decode(one.record)
-        except Damaged as error:
+        except DamagedBytes as error:
             log.warning("cannot read a half message", shard=shard, offset=one.half.offset, why=error.text)
             continue
         name = TransactionName(shard, one.half.offset, one.half.position, message_id_of(found.properties))
-        checks.append(Check(name, one.group, one.checks + 1, found))
+        checks.append(TransactionQuestion(name, one.group, one.checks + 1, found))
     return checks
 
 
-class Reports:
+class CheckReporter:
     """Reports on checks, on their way to the shards. A failed report is not retried: its check comes due again, and is
     not counted."""
 

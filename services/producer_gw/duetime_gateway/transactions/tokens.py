@@ -13,20 +13,20 @@ VERSION = "1"
 _PARTS = 5
 
 
-class Place(NamedTuple):
+class TransactionCursor(NamedTuple):
     """The point at which a list continues. `token` empty: the shard's start."""
 
     shard: int
     token: str = ""
 
 
-def encode(digest: int, place: Place) -> str:
+def encode(digest: int, place: TransactionCursor) -> str:
     """`digest`: of the filter."""
     rest = f"{place.shard}.{place.token}"
     return f"{VERSION}.{digest:08x}.{crc32(rest.encode()):08x}.{rest}"
 
 
-def decode(text: str, digest: int, shards: Collection[int]) -> Place:
+def decode(text: str, digest: int, shards: Collection[int]) -> TransactionCursor:
     """Raises: InvalidArgument: not made by `encode`, or for another filter, or of an unknown shard."""
     parts = text.split(".", _PARTS - 1)
     if len(parts) < _PARTS or parts[0] != VERSION:
@@ -38,7 +38,7 @@ def decode(text: str, digest: int, shards: Collection[int]) -> Place:
         raise _refused("belongs to another filter")
     if int(shard) not in shards:
         raise _refused(f"names shard {shard}, which is not one of this gateway's")
-    return Place(int(shard), token)
+    return TransactionCursor(int(shard), token)
 
 
 def _refused(text: str) -> InvalidArgument:

@@ -11,11 +11,11 @@ from duetime_core.telemetry.logs import sparing
 from duetime_gateway.shards.shard import Shard
 from duetime_gateway.shards.shards import Shards
 from duetime_gateway.transactions.admission import check_answers, check_watch
-from duetime_gateway.transactions.checks import Desk, Watcher
-from duetime_gateway.transactions.columns import Ends
-from duetime_gateway.transactions.ending import Decision, Ender
+from duetime_gateway.transactions.checks import CheckWatcher, Desk
+from duetime_gateway.transactions.columns import EndColumns
+from duetime_gateway.transactions.ending import DecisionRouter, EndDecision
 from duetime_gateway.transactions.producers import ProducerGroups
-from duetime_gateway.transactions.taking import Reports, Taker
+from duetime_gateway.transactions.taking import CheckReporter, CheckTaker
 
 log = sparing()
 
@@ -23,17 +23,17 @@ log = sparing()
 FOUND_MS_MAX = 1_000
 
 
-class Watching:
+class WatcherRegistry:
     """Watchers, and the takers that serve them."""
 
     def __init__(
         self,
         groups: ProducerGroups,
         shards: Shards,
-        ender: Ender,
+        ender: DecisionRouter,
         desk: Desk,
-        reports: Reports,
-        takers: Sequence[Taker],
+        reports: CheckReporter,
+        takers: Sequence[CheckTaker],
         tasks: asyncio.TaskGroup,
     ) -> None:
         """`takers`: one of each shard."""
@@ -57,7 +57,7 @@ class Watching:
         """Returns when the shards have the reports on all checks, or after a moment."""
         await self._reports.finish()
 
-    async def join(self, group: str, caller: str) -> Watcher:
+    async def join(self, group: str, caller: str) -> CheckWatcher:
         """Adds a watcher of the group; the caller must remove it from the desk.
 
         Raises:
@@ -97,7 +97,7 @@ class Watching:
             return error.retriable
         return bool(answer.halves)
 
-    async def answer(self, watcher: Watcher, group: str, ends: Ends) -> None:
+    async def answer(self, watcher: CheckWatcher, group: str, ends: EndColumns) -> None:
         """Applies a watcher's answers to checks; results are not returned to it.
 
         Raises:
@@ -105,7 +105,7 @@ class Watching:
         """
         check_answers(group, watcher.group, len(ends))
         # UNKNOWN leaves a transaction open, so no shard needs it.
-        decided = [index for index, decision in enumerate(ends.decisions) if decision != Decision.UNKNOWN]
+        decided = [index for index, decision in enumerate(ends.decisions) if decision != EndDecision.UNKNOWN]
         if not decided:
             return
         ended = await self._ender.end(watcher.group, ends.only(decided))
@@ -113,11 +113,11 @@ class Watching:
             if result.HasField("fault"):
                 log.info("answer to a check rejected", group=watcher.group, why=result.fault.message)
 
-    def follow(self, watcher: Watcher, answers: "AsyncIterator[tuple[str, Ends]]") -> "asyncio.Task[None]":
+    def follow(self, watcher: CheckWatcher, answers: "AsyncIterator[tuple[str, EndColumns]]") -> "asyncio.Task[None]":
         """Reads the answers of a watcher's stream; the watcher ends with the stream."""
         return self._tasks.create_task(self._follow(watcher, answers))
 
-    async def _follow(self, watcher: Watcher, answers: "AsyncIterator[tuple[str, Ends]]") -> None:
+    async def _follow(self, watcher: CheckWatcher, answers: "AsyncIterator[tuple[str, EndColumns]]") -> None:
         try:
             async for group, ends in answers:
                 await self.answer(watcher, group, ends)

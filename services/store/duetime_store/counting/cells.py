@@ -38,7 +38,7 @@ _START_MASK = (1 << START_BITS) - 1
 PIECE_ROWS = 8_192
 
 
-class Grain(NamedTuple):
+class CountGrain(NamedTuple):
     """The times up to which a lane is counted by minute, by hour and by day, in minutes since 1970: a multiple of an
     hour and two of a day, in ascending order."""
 
@@ -47,19 +47,19 @@ class Grain(NamedTuple):
     days_end: int
 
 
-class Column(NamedTuple):
+class CellColumn(NamedTuple):
     """Cells in the order of their keys, each once."""
 
     keys: Ints
     counts: Ints
 
-    def between(self, low: int, high: int) -> "Column":
+    def between(self, low: int, high: int) -> "CellColumn":
         """The cells with low <= key < high."""
         first, stop = np.searchsorted(self.keys, (low, high)).tolist()
-        return Column(self.keys[first:stop], self.counts[first:stop])
+        return CellColumn(self.keys[first:stop], self.counts[first:stop])
 
 
-NOTHING = Column(np.empty(0, np.int64), np.empty(0, np.int64))
+NOTHING = CellColumn(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def lane_keys(lane: int) -> tuple[int, int]:
@@ -74,7 +74,7 @@ def span_keys(lane: int, width: int, start: int, stop: int) -> tuple[int, int]:
     return (head << START_BITS | start // span) << TOPIC_BITS, (head << START_BITS | -(-stop // span)) << TOPIC_BITS
 
 
-def keys_of(lane: int, grain: Grain, minutes: Ints, topics: Ints | int) -> Ints:
+def keys_of(lane: int, grain: CountGrain, minutes: Ints, topics: Ints | int) -> Ints:
     """The cells of entries that fall due in these minutes since 1970."""
     if not len(minutes):
         return NOTHING.keys
@@ -92,13 +92,13 @@ def minutes_of(dues_ms: Ints) -> Ints:
     return np.minimum(np.maximum(dues_ms // MINUTE_MS, 0), TIME_END - 1)
 
 
-def span_start(grain: Grain, minute: int) -> int:
+def span_start(grain: CountGrain, minute: int) -> int:
     """The start of the span in which entries of a minute are counted."""
     width = bisect_right(grain, minute)
     return grain.days_end if width == LATER else minute - minute % int(SPANS[width])
 
 
-def span_end(grain: Grain, minute: int) -> int:
+def span_end(grain: CountGrain, minute: int) -> int:
     """The end of that span."""
     width = bisect_right(grain, minute)
     return TIME_END if width == LATER else span_start(grain, minute) + int(SPANS[width])
@@ -122,14 +122,14 @@ def topics_of(keys: Ints) -> Ints:
     return keys & _TOPIC_MASK
 
 
-def coarser(keys: Ints, lane: int, grain: Grain) -> Ints:
+def coarser(keys: Ints, lane: int, grain: CountGrain) -> Ints:
     """The cells of a lane that contain these cells, for a grain that is nowhere finer."""
     rekeyed = keys_of(lane, grain, starts_of(keys), topics_of(keys))
     later = span_keys(lane, LATER, 0, 0)[0] + topics_of(keys)
     return np.where(widths_of(keys) == LATER, later, rekeyed)
 
 
-def summed(keys: Ints, counts: Ints) -> Column:
+def summed(keys: Ints, counts: Ints) -> CellColumn:
     """Rows in any order as a column, without cells that sum to 0."""
     if not len(keys):
         return NOTHING
@@ -139,10 +139,10 @@ def summed(keys: Ints, counts: Ints) -> Column:
     first = np.flatnonzero(np.diff(keys, prepend=-1))
     sums = np.add.reduceat(counts[order], first)
     kept = sums != 0
-    return Column(keys[first][kept], sums[kept])
+    return CellColumn(keys[first][kept], sums[kept])
 
 
-def joined(columns: Sequence[Column]) -> Column:
+def joined(columns: Sequence[CellColumn]) -> CellColumn:
     """The sum of columns."""
     filled = [column for column in columns if len(column.keys)]
     if len(filled) == 1:
@@ -150,12 +150,12 @@ def joined(columns: Sequence[Column]) -> Column:
     return summed(_joined([one.keys for one in filled]), _joined([one.counts for one in filled]))
 
 
-def chained(columns: Sequence[Column]) -> Column:
+def chained(columns: Sequence[CellColumn]) -> CellColumn:
     """Concatenates columns with consecutive keys."""
-    return Column(_joined([one.keys for one in columns]), _joined([one.counts for one in columns]))
+    return CellColumn(_joined([one.keys for one in columns]), _joined([one.counts for one in columns]))
 
 
-def pieces(columns: Sequence[Column], low: int, high: int) -> Iterator[Column]:
+def pieces(columns: Sequence[CellColumn], low: int, high: int) -> Iterator[CellColumn]:
     """The sum of columns from one key up to another, in consecutive pieces."""
     parts = [column.between(low, high) for column in columns]
     keys = max((part.keys for part in parts), key=len, default=NOTHING.keys)

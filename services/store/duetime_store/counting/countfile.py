@@ -16,10 +16,10 @@ from pathlib import Path
 from struct import Struct
 
 import numpy as np
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 
-from duetime_store.counting.cells import Column, Grain, chained, pieces, summed, topics_of
-from duetime_store.counting.counts import Counts, Snapshot
+from duetime_store.counting.cells import CellColumn, CountGrain, chained, pieces, summed, topics_of
+from duetime_store.counting.counts import Counts, CountSnapshot
 from duetime_store.files import derived
 from duetime_store.files.disk import Disk
 from duetime_store.lanes.order.topics import NO_TOPIC
@@ -32,16 +32,16 @@ _LENGTH = Struct(">H")
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedCounts:
     """The table at a position of the log."""
 
     position: int
-    grains: dict[int, Grain]
+    grains: dict[int, CountGrain]
     names: Sequence[bytes]
-    cells: Column
+    cells: CellColumn
 
 
-def encode(snapshot: Snapshot, names: Sequence[bytes], position: int) -> bytes:
+def encode(snapshot: CountSnapshot, names: Sequence[bytes], position: int) -> bytes:
     """`names`: of the topics, by number."""
     cells = chained(list(pieces(snapshot.columns, 0, np.iinfo(np.int64).max)))
     used = np.unique(topics_of(cells.keys))
@@ -55,40 +55,40 @@ def encode(snapshot: Snapshot, names: Sequence[bytes], position: int) -> bytes:
     return derived.sealed(MAGIC, VERSION, parts)
 
 
-def decode(data: bytes) -> Saved:
-    """Raises: Damaged."""
+def decode(data: bytes) -> SavedCounts:
+    """Raises: DamagedBytes."""
     derived.check(data, MAGIC, VERSION)
     try:
         return _decode(data)
     except (struct.error, ValueError) as error:
-        raise Damaged(f"its counts exceed its {len(data)} bytes: {error}") from error
+        raise DamagedBytes(f"its counts exceed its {len(data)} bytes: {error}") from error
 
 
-def _decode(data: bytes) -> Saved:
+def _decode(data: bytes) -> SavedCounts:
     """Raises: struct.error, ValueError: the bytes are shorter than the head's counts."""
     lane_count, topic_count, cell_count, position = _HEAD.unpack_from(data, derived.SEAL_BYTES)
     at = derived.SEAL_BYTES + _HEAD.size
     grains, names = {}, []
     for _ in range(lane_count):
         lane, *ends = _LANE.unpack_from(data, at)
-        grains[lane] = Grain(*ends)
+        grains[lane] = CountGrain(*ends)
         at += _LANE.size
     for _ in range(topic_count):
         (length,) = _LENGTH.unpack_from(data, at)
         names.append(data[at + _LENGTH.size : at + _LENGTH.size + length])
         at += _LENGTH.size + length
     columns = np.frombuffer(data, ">i8", 2 * cell_count, at).astype(np.int64)
-    return Saved(position, grains, names, Column(columns[:cell_count], columns[cell_count:]))
+    return SavedCounts(position, grains, names, CellColumn(columns[:cell_count], columns[cell_count:]))
 
 
-def fill(counts: Counts, saved: Saved, number: Callable[[bytes], int]) -> None:
+def fill(counts: Counts, saved: SavedCounts, number: Callable[[bytes], int]) -> None:
     """Fills an empty table, with the topics' present numbers."""
     numbers = np.array([number(name) if name else NO_TOPIC for name in saved.names], np.int64)
     topics = topics_of(saved.cells.keys)
     counts.load(summed(saved.cells.keys - topics + numbers[topics], saved.cells.counts), saved.grains)
 
 
-def read(folder: Path, position: int) -> tuple[Saved | None, str]:
+def read(folder: Path, position: int) -> tuple[SavedCounts | None, str]:
     """(the table as of a position, the reason for having none)."""
     return derived.read(folder, (FILE, BACKUP), decode, position)
 

@@ -29,8 +29,8 @@ from duetime_store.counting.cells import (
     MINUTE_MS,
     NOTHING,
     TIME_END,
-    Column,
-    Grain,
+    CellColumn,
+    CountGrain,
     coarser,
     joined,
     keys_of,
@@ -43,7 +43,7 @@ from duetime_store.counting.cells import (
     summed,
     topics_of,
 )
-from duetime_store.counting.survey import Survey
+from duetime_store.counting.survey import LaneSurvey
 
 # Cells of a shard: 16 MB, and as much again while they are merged.
 CELLS_MAX = 1_000_000
@@ -60,7 +60,7 @@ RUN_SHARE = 4
 _PARTS = (1, 60, 24, 1)
 
 
-class Watcher(Protocol):
+class LaneChangeWatcher(Protocol):
     """A survey: counts entries of a lane while they change."""
 
     @property
@@ -76,21 +76,21 @@ class Span(NamedTuple):
     lane: int
     start_ms: int
     stop_ms: int
-    grain: Grain
+    grain: CountGrain
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class CountSnapshot:
     """The table at one moment; it does not change later. A cell is the sum of its rows in all columns."""
 
-    columns: tuple[Column, ...]
-    grains: Mapping[int, Grain]
+    columns: tuple[CellColumn, ...]
+    grains: Mapping[int, CountGrain]
     totals: Mapping[int, int]
 
 
-def natural(now_ms: int) -> Grain:
+def natural(now_ms: int) -> CountGrain:
     """The grain at a time, if there is room."""
-    return Grain(
+    return CountGrain(
         -(-(now_ms + BY_MINUTE_MS) // (HOUR_SPAN * MINUTE_MS)) * HOUR_SPAN,
         -(-(now_ms + BY_HOUR_MS) // (DAY_SPAN * MINUTE_MS)) * DAY_SPAN,
         TIME_END - TIME_END % DAY_SPAN,
@@ -112,12 +112,12 @@ class Counts:
         self._flags = np.zeros(1, np.bool_)
         self._flagged = 0
         self._natural = natural(now_ms)
-        self._grains: dict[int, Grain] = {}
+        self._grains: dict[int, CountGrain] = {}
         self._base = NOTHING
-        self._runs: list[Column] = []
+        self._runs: list[CellColumn] = []
         self._keys, self._changes = np.empty(BUFFER_ROWS, np.int64), np.empty(BUFFER_ROWS, np.int64)
         self._filled = 0
-        self._watchers: set[Watcher] = set()
+        self._watchers: set[LaneChangeWatcher] = set()
         # Lanes with an impossible cell: they have to be recounted.
         self.suspects: set[int] = set()
 
@@ -133,7 +133,7 @@ class Counts:
             if watcher.lane == lane:
                 watcher.change(entries, dues, topics, by)
 
-    def grain(self, lane: int) -> Grain:
+    def grain(self, lane: int) -> CountGrain:
         return self._grains.setdefault(lane, self._natural)
 
     def _follow(self, lane: int, topics: Ints, counts: Ints | int) -> None:
@@ -151,7 +151,7 @@ class Counts:
             lanes = self.followed.setdefault(topic, {})
             lanes[lane] = lanes.get(lane, 0) + count
 
-    def _refollow(self, lane: int, column: Column) -> None:
+    def _refollow(self, lane: int, column: CellColumn) -> None:
         """Recomputes followed topics of a lane; the column has all its cells."""
         for lanes in self.followed.values():
             lanes.pop(lane, None)
@@ -176,14 +176,14 @@ class Counts:
         if self._filled > BUFFER_ROWS // 4:
             self._push(NOTHING)
 
-    def _buffer(self) -> Column:
+    def _buffer(self) -> CellColumn:
         return summed(self._keys[: self._filled], self._changes[: self._filled])
 
-    def _fill(self, column: Column) -> None:
+    def _fill(self, column: CellColumn) -> None:
         self._filled = len(column.keys)
         self._keys[: self._filled], self._changes[: self._filled] = column
 
-    def _push(self, column: Column) -> None:
+    def _push(self, column: CellColumn) -> None:
         """Adds a run, after the rows of the buffer: the base is always the sum of the oldest rows, so none of its cells
         is below 0."""
         self._runs += [run for run in (self._buffer(), column) if len(run.keys)]
@@ -191,15 +191,15 @@ class Counts:
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def _columns(self) -> tuple[Column, ...]:
+    def _columns(self) -> tuple[CellColumn, ...]:
         buffer = self._buffer()
         self._fill(buffer)
         return self._base, *self._runs, buffer
 
-    def snapshot(self) -> Snapshot:
-        return Snapshot(self._columns(), dict(self._grains), dict(self.totals))
+    def snapshot(self) -> CountSnapshot:
+        return CountSnapshot(self._columns(), dict(self._grains), dict(self.totals))
 
-    def column(self, low: int, high: int) -> Column:
+    def column(self, low: int, high: int) -> CellColumn:
         """The cells with low <= key < high, which must be few."""
         return joined([column.between(low, high) for column in self._columns()])
 
@@ -238,14 +238,14 @@ class Counts:
                 return
             yield from self._merge(to)
 
-    def _merge(self, to: tuple[int, Grain] | None) -> Iterator[None]:
+    def _merge(self, to: tuple[int, CountGrain] | None) -> Iterator[None]:
         """`to`: a lane, and its new, coarser grain."""
         self._push(NOTHING)
         runs = list(self._runs)
         folded, count = NOTHING, 0
         room = len(self._base.keys) + sum(len(run.keys) for run in runs)
         # Filled piece by piece: no step is longer for a large table.
-        merged = Column(np.empty(room, np.int64), np.empty(room, np.int64))
+        merged = CellColumn(np.empty(room, np.int64), np.empty(room, np.int64))
         for piece in pieces([self._base, *runs], 0, np.iinfo(np.int64).max):
             stays, moved = (piece, NOTHING) if to is None else _folded(piece, *to)
             folded = joined([folded, moved])
@@ -256,14 +256,14 @@ class Counts:
             self.suspects |= set(lanes_of(below).tolist())
             yield
         later = self._runs[len(runs) :]
-        self._base, self._runs = Column(merged.keys[:count], merged.counts[:count]), later
+        self._base, self._runs = CellColumn(merged.keys[:count], merged.counts[:count]), later
         if to is not None:
             lane, grain = to
             self._runs = [folded, *(joined(_folded(run, lane, grain)) for run in later)]
             self._fill(joined(_folded(self._buffer(), lane, grain)))
             self._grains[lane] = grain
 
-    def _to_fold(self) -> tuple[int, Grain] | None:
+    def _to_fold(self) -> tuple[int, CountGrain] | None:
         """The next fold: the farther half of the coarsest cells, of the lane that has most of them."""
         for width in (DAY, HOUR, MINUTE):
             most, chosen = 0, None
@@ -296,9 +296,9 @@ class Counts:
                 return span
         return None
 
-    def _next_span(self, lane: int, wanted: Grain) -> Span | None:
+    def _next_span(self, lane: int, wanted: CountGrain) -> Span | None:
         if not self.totals.get(lane):
-            self._grains[lane] = Grain(*map(max, self._grains[lane], wanted))
+            self._grains[lane] = CountGrain(*map(max, self._grains[lane], wanted))
             return None
         # No grain passes the coarser one: once that has moved on, the finer one may.
         while True:
@@ -307,7 +307,7 @@ class Counts:
             if span is not None or self._grains[lane] == before:
                 return span
 
-    def _coarse_span(self, lane: int, wanted: Grain) -> Span | None:
+    def _coarse_span(self, lane: int, wanted: CountGrain) -> Span | None:
         """The nearest span that is too coarse. Grains move on at once over empty spans: a clock may leap by years."""
         grain = self._grains[lane]
         minutes = self._first_cell(lane, HOUR, grain.minutes_end, min(wanted.minutes_end, grain.hours_end))
@@ -330,7 +330,7 @@ class Counts:
         found = [column.between(*span_keys(lane, width, start, stop)).keys[:1] for column in self._columns()]
         return int(starts_of(np.concatenate(found)).min(initial=stop))
 
-    def _later_span(self, lane: int, grain: Grain, wanted: Grain) -> Span | None:
+    def _later_span(self, lane: int, grain: CountGrain, wanted: CountGrain) -> Span | None:
         if len(self.column(*span_keys(lane, LATER, 0, 1)).keys):
             stop = grain.days_end + DAY_SPAN
             return _span(lane, grain.days_end, stop, grain._replace(days_end=stop))
@@ -345,15 +345,15 @@ class Counts:
             return LATER, 0, 1
         return HOUR if start < grain.hours_end else DAY, start, stop
 
-    def begin(self, watcher: Watcher) -> None:
+    def begin(self, watcher: LaneChangeWatcher) -> None:
         """Sends changes to the watcher from now on, until `end`."""
         self._watchers.add(watcher)
 
-    def end(self, watcher: Watcher) -> None:
+    def end(self, watcher: LaneChangeWatcher) -> None:
         """Idempotent."""
         self._watchers.discard(watcher)
 
-    def refine(self, span: Span, survey: Survey) -> None:
+    def refine(self, span: Span, survey: LaneSurvey) -> None:
         """Replaces the coarse cells by the survey's counts."""
         self.end(survey)
         fine = survey.counted()
@@ -364,7 +364,7 @@ class Counts:
             self.suspects.add(span.lane)
         self._grains[span.lane] = span.grain
 
-    def replace(self, survey: Survey) -> None:
+    def replace(self, survey: LaneSurvey) -> None:
         """Replaces all cells of a lane by the counts of its survey."""
         self.end(survey)
         low, high = lane_keys(survey.lane)
@@ -376,13 +376,13 @@ class Counts:
         self._refollow(survey.lane, column)
         self.suspects.discard(survey.lane)
 
-    def whole(self, lane: int) -> Survey:
+    def whole(self, lane: int) -> LaneSurvey:
         """A survey of a whole lane, for `replace`."""
-        return Survey(lane, -(1 << 62), 1 << 62, self._natural)
+        return LaneSurvey(lane, -(1 << 62), 1 << 62, self._natural)
 
     # --- loading ------------------------------------------------------------------------------------------------------
 
-    def load(self, base: Column, grains: Mapping[int, Grain]) -> None:
+    def load(self, base: CellColumn, grains: Mapping[int, CountGrain]) -> None:
         """Loads a saved table; nothing may be counted yet."""
         self._base = base
         self._grains = dict(grains)
@@ -392,18 +392,18 @@ class Counts:
             self._refollow(lane, base.between(*lane_keys(lane)))
 
 
-def _span(lane: int, start: int, stop: int, grain: Grain) -> Span:
+def _span(lane: int, start: int, stop: int, grain: CountGrain) -> Span:
     return Span(lane, start * MINUTE_MS, stop * MINUTE_MS, grain)
 
 
-def _foldable_from(width: int, grain: Grain) -> int:
+def _foldable_from(width: int, grain: CountGrain) -> int:
     """The first minute from which a lane's cells of a width can be folded: its fine cells must end at a coarse one."""
     if width == MINUTE:
         return 0
     return grain.hours_end if width == DAY else -(-grain.minutes_end // DAY_SPAN) * DAY_SPAN
 
 
-def _moved_back(width: int, grain: Grain, to: int) -> Grain:
+def _moved_back(width: int, grain: CountGrain, to: int) -> CountGrain:
     """The grain after cells of a width, from a minute on, are folded."""
     if width == DAY:
         return grain._replace(days_end=to - to % DAY_SPAN)
@@ -412,7 +412,7 @@ def _moved_back(width: int, grain: Grain, to: int) -> Grain:
     return grain._replace(minutes_end=to - to % HOUR_SPAN)
 
 
-def _folded(column: Column, lane: int, grain: Grain) -> tuple[Column, Column]:
+def _folded(column: CellColumn, lane: int, grain: CountGrain) -> tuple[CellColumn, CellColumn]:
     """(the cells that stay, the coarser cells of the others) if a lane gets a coarser grain."""
     low, high = lane_keys(lane)
     own = column.between(low, high)
@@ -425,14 +425,14 @@ def _folded(column: Column, lane: int, grain: Grain) -> tuple[Column, Column]:
     first = int(np.searchsorted(column.keys, low))
     stays = np.ones(len(column.keys), np.bool_)
     stays[first : first + len(own.keys)] = ~moved
-    return Column(column.keys[stays], column.counts[stays]), summed(keys[moved], own.counts[moved])
+    return CellColumn(column.keys[stays], column.counts[stays]), summed(keys[moved], own.counts[moved])
 
 
-def _without(column: Column, low: int, high: int) -> Column:
+def _without(column: CellColumn, low: int, high: int) -> CellColumn:
     first, stop = np.searchsorted(column.keys, (low, high)).tolist()
     if first == stop:
         return column
-    return Column(
+    return CellColumn(
         np.concatenate((column.keys[:first], column.keys[stop:])),
         np.concatenate((column.counts[:first], column.counts[stop:])),
     )

@@ -10,8 +10,8 @@ from duetime_format.units import UNIT_TYPE, Ints, are_ended, dues_of
 from duetime_store.counting.cells import keys_of, minutes_of
 from duetime_store.counting.counts import Counts
 from duetime_store.counting.records import RecordTopics
-from duetime_store.lanes.lane import Lane
-from duetime_store.lanes.lanes import Lanes
+from duetime_store.lanes.lane import ShardLane
+from duetime_store.lanes.lanes import ShardLanes
 from duetime_store.lanes.order.topics import NO_TOPIC, TopicNumbers
 from duetime_store.log.intake import Intake
 
@@ -21,11 +21,11 @@ _ASIDE = QUARANTINE_TOPIC.encode()
 _NONE = np.empty(0, np.int64)
 
 
-class Rows(NamedTuple):
+class LedgerRows(NamedTuple):
     """Entries of a lane, their due times, and the numbers of their topics; -1: they are quarantined. Keys are those of
-    Lane.added."""
+    ShardLane.added."""
 
-    lane: Lane
+    lane: ShardLane
     entries: Ints
     dues: Ints
     topics: Ints
@@ -40,7 +40,7 @@ class Ledger:
         self.numbers = numbers
         self.records = records
 
-    def arriving(self, lane: Lane, intake: Intake, key: int, first: int, units: bytes) -> Rows:
+    def arriving(self, lane: ShardLane, intake: Intake, key: int, first: int, units: bytes) -> LedgerRows:
         """The new entries of a lane from records of a put: those of one of its keys, from entry `first` on."""
         placed = np.frombuffer(units, UNIT_TYPE)
         own = slice(None) if len(intake.keys) == 1 else intake.key_of == key
@@ -48,14 +48,16 @@ class Ledger:
         # The last number is for -1.
         topics = np.array([*numbers, NO_TOPIC])[intake.real_of[own]]
         entries = np.arange(first, first + len(placed))
-        return Rows(lane, entries, placed["tags"].astype(np.int64), topics, intake.key_crcs[own])
+        return LedgerRows(lane, entries, placed["tags"].astype(np.int64), topics, intake.key_crcs[own])
 
-    def leaving(self, lane: Lane, intake: Intake, entries: Ints, dues: Ints) -> Rows:
+    def leaving(self, lane: ShardLane, intake: Intake, entries: Ints, dues: Ints) -> LedgerRows:
         """The entries that records restore."""
         numbers = [-1 if topic == _ASIDE else self.numbers.number(topic) for topic, _ in intake.keys]
-        return Rows(lane, entries, dues, np.array(numbers)[intake.key_of], _NONE)
+        return LedgerRows(lane, entries, dues, np.array(numbers)[intake.key_of], _NONE)
 
-    def publish(self, added: Iterable[Rows], restored: Iterable[Rows], ended: Iterable[tuple[Lane, Ints]]) -> None:
+    def publish(
+        self, added: Iterable[LedgerRows], restored: Iterable[LedgerRows], ended: Iterable[tuple[ShardLane, Ints]]
+    ) -> None:
         """Counts published entries: after units of new ones are written, before lanes note the ones that left."""
         for rows in added:
             self.counts.change(rows.lane.number, rows.entries, rows.dues, rows.topics, 1)
@@ -64,7 +66,7 @@ class Ledger:
         for lane, entries in ended:
             self._ended(lane, entries)
 
-    def _restored(self, rows: Rows) -> None:
+    def _restored(self, rows: LedgerRows) -> None:
         topics = rows.topics
         aside = np.flatnonzero(topics < 0)
         if len(aside):
@@ -73,7 +75,7 @@ class Ledger:
             self._doubt(rows.lane.number, rows.dues[aside], topics[aside])
         self.counts.change(rows.lane.number, rows.entries, rows.dues, topics, -1)
 
-    def _ended(self, lane: Lane, entries: Ints) -> None:
+    def _ended(self, lane: ShardLane, entries: Ints) -> None:
         entries = np.unique(entries)
         units = lane.units(entries)
         fresh = (units["size"] > 0) & ~are_ended(units["tags"])
@@ -93,17 +95,17 @@ class Ledger:
 
     # --- recounting ---------------------------------------------------------------------------------------------------
 
-    def check(self, lanes: Lanes) -> None:
+    def check(self, lanes: ShardLanes) -> None:
         """Marks lanes whose counts do not add up."""
         for lane in lanes:
             if self.counts.totals.get(lane.number, 0) != lane.pending_count:
                 self.counts.suspects.add(lane.number)
 
-    def topics_of(self, lane: Lane, entries: Ints, topics: Ints | None) -> Ints:
+    def topics_of(self, lane: ShardLane, entries: Ints, topics: Ints | None) -> Ints:
         """The topics of a scan's rows."""
         return self.records.of(lane.units(entries)) if topics is None else topics.astype(np.int64)
 
-    def recount(self, lane: Lane) -> None:
+    def recount(self, lane: ShardLane) -> None:
         """Recounts a lane at once: for lanes with few entries, and before anything serves."""
         survey = self.counts.whole(lane.number)
         while survey.place.due_at_ms < survey.stop_ms:

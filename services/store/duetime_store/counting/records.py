@@ -3,7 +3,7 @@
 import numpy as np
 from duetime_format import layout, record
 from duetime_format.columns import values
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.units import FILLER_SIZE, Ints, Units
 
 from duetime_store.lanes.order.topics import NO_TOPIC, TopicNumbers
@@ -38,7 +38,7 @@ class RecordTopics:
 def _names(records: list[bytes], sizes: list[int]) -> list[bytes | None]:
     try:
         return values(b"".join(records), sizes, _NAMES)[0]
-    except Damaged:
+    except DamagedBytes:
         if len(records) == 1:
             return [None]
         return [name for data, size in zip(records, sizes, strict=True) for name in _names([data], [size])]

@@ -10,10 +10,10 @@ counts are those of that moment.
 """
 
 import numpy as np
-from duetime_format.lanes import Place
+from duetime_format.lanes import LanePlace
 from duetime_format.units import Ints
 
-from duetime_store.counting.cells import Column, Grain, keys_of, minutes_of, summed
+from duetime_store.counting.cells import CellColumn, CountGrain, keys_of, minutes_of, summed
 
 # Before any entry.
 _ENTRY_FIRST = -1
@@ -21,27 +21,27 @@ _ENTRY_FIRST = -1
 _ROWS_MAX = 65_536
 
 
-class Survey:
+class LaneSurvey:
     """See the module. `grain` determines the cells of entries."""
 
-    def __init__(self, lane: int, start_ms: int, stop_ms: int, grain: Grain) -> None:
+    def __init__(self, lane: int, start_ms: int, stop_ms: int, grain: CountGrain) -> None:
         self.lane = lane
         self.start_ms = start_ms
         self.stop_ms = stop_ms
         self.grain = grain
-        self.place = Place(start_ms, _ENTRY_FIRST)
-        self._rows: list[Column] = []
+        self.place = LanePlace(start_ms, _ENTRY_FIRST)
+        self._rows: list[CellColumn] = []
         self._row_count = 0
 
     def look(self, entries: Ints, dues: Ints, topics: Ints) -> None:
         """Takes the next entries found by the scan, after the place."""
         if len(entries):
-            self.place = Place(int(dues[-1]), int(entries[-1]))
+            self.place = LanePlace(int(dues[-1]), int(entries[-1]))
             self._add(dues, topics, 1)
 
     def end(self) -> None:
         """Ends the scan: there are no more entries."""
-        self.place = Place(self.stop_ms, _ENTRY_FIRST)
+        self.place = LanePlace(self.stop_ms, _ENTRY_FIRST)
 
     def change(self, entries: Ints, dues: Ints, topics: Ints, by: int) -> None:
         """Applies entries of the lane that have come (1) or left (-1)."""
@@ -53,13 +53,13 @@ class Survey:
 
     def _add(self, dues: Ints, topics: Ints, by: int) -> None:
         keys = keys_of(self.lane, self.grain, minutes_of(dues), topics)
-        self._rows.append(Column(keys, np.full(len(keys), by)))
+        self._rows.append(CellColumn(keys, np.full(len(keys), by)))
         self._row_count += len(keys)
         if self._row_count > _ROWS_MAX:
             column = self.counted()
             self._rows, self._row_count = [column], len(column.keys)
 
-    def counted(self) -> Column:
+    def counted(self) -> CellColumn:
         """The counts so far."""
         rows = self._rows
         if not rows:

@@ -19,7 +19,7 @@ from duetime_store.counting.cells import (
     TIME_END,
     TOPIC_BITS,
     WIDTH_BITS,
-    Column,
+    CellColumn,
     joined,
     lane_keys,
     lanes_of,
@@ -30,14 +30,14 @@ from duetime_store.counting.cells import (
     topics_of,
     widths_of,
 )
-from duetime_store.counting.counts import Snapshot
+from duetime_store.counting.counts import CountSnapshot
 
 # The number of all lanes together.
 TOGETHER = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CountRequest:
     """The request for counts. Times are Unix ms."""
 
     # None: all.
@@ -64,14 +64,14 @@ class Buckets:
 class Tally:
     """Puts cells together, a piece at a time."""
 
-    def __init__(self, snapshot: Snapshot, wanted: Wanted, buckets_max: int) -> None:
+    def __init__(self, snapshot: CountSnapshot, wanted: CountRequest, buckets_max: int) -> None:
         """If there are more than `buckets_max` buckets, all are made coarser, up to days."""
         self._snapshot = snapshot
         self._wanted = wanted
         self._buckets_max = buckets_max
         # No bucket is finer.
         self.finest = MINUTE
-        self._parts: list[Column] = []
+        self._parts: list[CellColumn] = []
         self._row_count = 0
         # The start of LATER, by the lane's number in the answer.
         self._later: dict[int, int] = {}
@@ -103,7 +103,7 @@ class Tally:
                 yield
         return len(self._put_together().keys) <= self._buckets_max or self.finest == DAY
 
-    def _chosen(self, piece: Column, later: int, skipped: tuple[int, int]) -> Column:
+    def _chosen(self, piece: CellColumn, later: int, skipped: tuple[int, int]) -> CellColumn:
         """The cells of the requested buckets, including buckets that its range cuts."""
         keys, wanted = piece.keys, self._wanted
         widths = np.maximum(widths_of(keys), self.finest)
@@ -115,9 +115,9 @@ class Tally:
         chosen &= (starts < skipped[0]) | (starts >= skipped[1])
         if wanted.topic is not None:
             chosen &= topics_of(keys) == wanted.topic
-        return Column(keys[chosen], piece.counts[chosen])
+        return CellColumn(keys[chosen], piece.counts[chosen])
 
-    def _take(self, piece: Column, lane: int) -> None:
+    def _take(self, piece: CellColumn, lane: int) -> None:
         keys = piece.keys
         widths = np.maximum(widths_of(keys), self.finest)
         topics = 0 if self._wanted.topics_together else topics_of(keys)
@@ -126,7 +126,7 @@ class Tally:
         self._parts.append(summed(keys, piece.counts))
         self._row_count += len(self._parts[-1].keys)
 
-    def _put_together(self) -> Column:
+    def _put_together(self) -> CellColumn:
         column = joined(self._parts)
         self._parts, self._row_count = [column], len(column.keys)
         return column
@@ -145,7 +145,7 @@ class Tally:
         return Buckets(*(column[order] for column in columns))
 
 
-def due_before(snapshot: Snapshot, lane: int, topic: int, minute: int) -> int:
+def due_before(snapshot: CountSnapshot, lane: int, topic: int, minute: int) -> int:
     """Entries of a topic due before a minute that starts a span (cells.span_start)."""
     count = 0
     for width in range(LATER):

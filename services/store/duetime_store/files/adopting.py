@@ -1,6 +1,6 @@
 """Brings a broker's offsets, topics, groups and received messages into the files of a shard.
 
-A broker may keep them in RocksDB, and POP's received messages in the log (duetime_core.ondisk.brokerconfig, pops). An
+A broker may keep them in RocksDB, and POP's received messages in the log (duetime_shard.brokers.config, pops). An
 import writes them as RocketMQ's JSON files into the copy; a store that opens a broker's directory itself writes them
 beside the broker's own, and notes in duetimeStore.json that it has.
 """
@@ -9,11 +9,13 @@ from pathlib import Path
 
 import structlog
 from duetime_core.errors import StartupError
-from duetime_core.ondisk import brokerconfig, engines, pops, rocksdbhalves
-from duetime_core.ondisk.engines import Loss
-from duetime_core.ondisk.files import LogFiles
-from duetime_core.ondisk.folder import LocalFiles
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
+from duetime_shard.brokers import config as brokerconfig
+from duetime_shard.brokers import engines, pops
+from duetime_shard.brokers import halves as rocksdbhalves
+from duetime_shard.brokers.engines import Loss
+from duetime_shard.disk import LocalFiles
+from duetime_shard.files import LogFiles
 
 from duetime_store.files import configs
 from duetime_store.files.disk import Disk
@@ -42,7 +44,7 @@ def adopt(disk: Disk, source: Path, target: Path) -> list[Loss]:
         offsets = loaded.value or {}
     try:
         received = pops.outstanding(source, offsets)
-    except Damaged as error:
+    except DamagedBytes as error:
         losses.append(Loss("pop", error.text))
         received = []
     checks = _checks(source)
@@ -58,7 +60,7 @@ def _checks(source: Path) -> dict[int, int]:
     """Checks of transactions; none if they can't be read, which `verify` reports as damage."""
     try:
         return rocksdbhalves.counted_checks(source)
-    except Damaged as error:
+    except DamagedBytes as error:
         log.warning("checks of transactions can't be read, and begin at 0", fault=error.text)
         return {}
 

@@ -4,7 +4,7 @@ fastjson writes maps with integer keys as `{1:120,3:7}`: the reader quotes such 
 file is replaced through `.tmp`, and the old one stays as `.bak`. A broker's file is changed, never rebuilt: fields and
 entries that are not known here stay as they are.
 
-The core reads them (duetime_core.ondisk.configs); its functions are re-exported from here.
+The core reads them (duetime_shard.configs); its functions are re-exported from here.
 
 Source: RocketMQ 4.9.3 ConfigManager, MixAll, fastjson MapSerializer.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from duetime_core.ondisk.configs import (
+from duetime_shard.configs import (
     ACCEPTED,
     CHECKS,
     CONSUMER_OFFSETS,
@@ -29,7 +29,7 @@ from duetime_core.ondisk.configs import (
     POPS,
     STORE,
     TOPICS,
-    Loaded,
+    LoadedConfig,
     count_of,
     crc_of,
     delay_offsets,
@@ -57,7 +57,7 @@ __all__ = [
     "POPS",
     "STORE",
     "TOPICS",
-    "Loaded",
+    "LoadedConfig",
     "delay_offsets",
     "fault_of",
     "groups",

@@ -12,7 +12,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Protocol, TypeVar
 
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 
 from duetime_store.files.disk import Buffer, Disk
 
@@ -46,17 +46,17 @@ def is_intact(data: Buffer, magic: bytes) -> bool:
 
 
 def check(data: Buffer, magic: bytes, version: int) -> None:
-    """Raises: Damaged: it is not intact, or of another version."""
+    """Raises: DamagedBytes: it is not intact, or of another version."""
     if not is_intact(data, magic):
-        raise Damaged("its CRC does not match")
+        raise DamagedBytes("its CRC does not match")
     check_version(data, version)
 
 
 def check_version(data: Buffer, version: int) -> None:
-    """Raises: Damaged: it is intact, and of another version."""
+    """Raises: DamagedBytes: it is intact, and of another version."""
     found, _ = _VERSION.unpack_from(data, _MARK.size)
     if found != version:
-        raise Damaged(f"its version is {found}, {version} is known")
+        raise DamagedBytes(f"its version is {found}, {version} is known")
 
 
 def read(
@@ -72,7 +72,7 @@ def read(
             saved = decode((folder / name).read_bytes())
         except FileNotFoundError:
             continue
-        except (OSError, Damaged) as error:
+        except (OSError, DamagedBytes) as error:
             reasons.append(f"{name}: {error}")
             continue
         if saved.position == position:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from duetime_core.errors import StartupError
-from duetime_core.ondisk.brokertimers import HANDOVER, Handover
-from duetime_core.ondisk.history import LevelHistory
+from duetime_shard.brokers.timers import HANDOVER, Handover
+from duetime_shard.history import LevelHistory
 
 from duetime_store.files import configs
 from duetime_store.files.disk import FILE_MODE, Disk

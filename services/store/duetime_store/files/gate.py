@@ -27,7 +27,7 @@ NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 NO_FILES = frozenset((errno.EMFILE, errno.ENFILE))
 
 
-class Gate:
+class WriteGate:
     """See the module. Belongs to the event loop's thread."""
 
     def __init__(self, clock: Clock, stall_ms: int) -> None:

@@ -5,7 +5,7 @@ from duetime_core.errors import Ambiguous
 from duetime_format import record
 from duetime_format.names import is_system_topic
 
-from duetime_store.finding.finder import Finder, Seen
+from duetime_store.finding.finder import FoundRecord, MessageFinder
 from duetime_store.finding.trace import MessageTraces
 from duetime_store.queues.deletions import Deletions
 
@@ -13,7 +13,7 @@ from duetime_store.queues.deletions import Deletions
 _RECORDS_MAX = 256
 
 
-def destination_of(deletions: Deletions, seen: Seen) -> str:
+def destination_of(deletions: Deletions, seen: FoundRecord) -> str:
     """The topic; for a failed message's copy, the topic that it was received from. Empty: a system topic, or one
     deleted since."""
     topic = seen.properties.get(record.RETRY_TOPIC, "") or seen.real_topic
@@ -21,16 +21,16 @@ def destination_of(deletions: Deletions, seen: Seen) -> str:
     return "" if is_gone else topic
 
 
-class FindingById:
+class IdFinder:
     """Serves GetMessage and TraceMessage."""
 
-    def __init__(self, deletions: Deletions, finder: Finder, traces: MessageTraces) -> None:
+    def __init__(self, deletions: Deletions, finder: MessageFinder, traces: MessageTraces) -> None:
         self._deletions = deletions
         self._finder = finder
         self._traces = traces
 
     async def get(self, message_id: str, topic: str) -> gateway_pb2.FoundMessage:
-        """As Finder.get. Raises: Ambiguous: no topic is given, and more than one has a message with the id."""
+        """As MessageFinder.get. Raises: Ambiguous: no topic is given, and more than one has a message with the id."""
         await self._check(message_id, topic)
         return await self._finder.get(message_id, topic)
 

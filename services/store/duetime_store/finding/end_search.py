@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 import numpy as np
 from duetime_format import ends
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.names import CANCELLED_TOPIC
 
 from duetime_store.finding.journals import JournalReading
@@ -23,7 +23,7 @@ async def ends_among(
         async for found in records:
             try:
                 rows = ends.decode(found.body)
-            except Damaged:
+            except DamagedBytes:
                 reading.damaged += 1
                 continue
             rows = rows[np.isin(rows["entry"], wanted)]

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from duetime_format import events
-from duetime_format.events import Key, Letter, Pairs, events_near, keys_of, reading
+from duetime_format.events import Letter, Pairs, PlaceKey, events_near, keys_of, reading
 from duetime_format.names import DLQ_PREFIX
 from duetime_format.ranges import ranges_of
 
@@ -19,7 +19,7 @@ class MessageEvent:
 
     kind: int
     offset: int
-    key: Key | None = None
+    key: PlaceKey | None = None
     lease: int = 0
     # GIVE: received. BACK: ended, and counted as an attempt.
     at_ms: int = 0
@@ -50,7 +50,7 @@ def message_events(body: bytes, messages: Collection[Letter]) -> Iterator[Messag
         if not spans and not any(topic.startswith(DLQ_PREFIX) for topic, _, _ in messages):
             return
         for event in events_near(body, at, spans):
-            if isinstance(event, events.Taken | events.Left):
+            if isinstance(event, events.DeadLetterRemoveEvent | events.DeadLetterKeepEvent):
                 yield from _letter_events(event, messages)
             else:
                 # `events_near` yields no other kinds.
@@ -58,32 +58,34 @@ def message_events(body: bytes, messages: Collection[Letter]) -> Iterator[Messag
                 yield from _place_events(event, keys[number], wanted[number])
 
 
-def _letter_events(event: events.Taken | events.Left, messages: Collection[Letter]) -> Iterator[MessageEvent]:
+def _letter_events(
+    event: events.DeadLetterRemoveEvent | events.DeadLetterKeepEvent, messages: Collection[Letter]
+) -> Iterator[MessageEvent]:
     topic, queue = event.topic, event.queue
     wanted = {offset for name, number, offset in messages if (name, number) == (topic, queue)}
     for offset in _among(wanted, event.ranges):
-        yield MessageEvent(event.kind, offset, Key(topic.removeprefix(DLQ_PREFIX), "", topic, queue))
+        yield MessageEvent(event.kind, offset, PlaceKey(topic.removeprefix(DLQ_PREFIX), "", topic, queue))
 
 
-def _place_events(event: events.Event, key: Key, wanted: set[int]) -> Iterator[MessageEvent]:
+def _place_events(event: events.GroupEvent, key: PlaceKey, wanted: set[int]) -> Iterator[MessageEvent]:
     match event:
-        case events.Give(lease=lease, received_at_ms=at_ms, until_ms=until_ms, expired=expired):
+        case events.GiveEvent(lease=lease, received_at_ms=at_ms, until_ms=until_ms, expired=expired):
             attempt = 0 if event.is_taken else event.attempt
             for offset in _among(wanted, event.ranges):
                 yield MessageEvent(
                     event.kind, offset, key, lease, at_ms, until_ms=until_ms, attempt=attempt, expired=expired
                 )
-        case events.End(lease=lease):
+        case events.EndEvent(lease=lease):
             yield from (MessageEvent(event.kind, offset, key, lease) for offset in _among(wanted, event.ranges))
-        case events.Change(lease=lease, until_ms=until_ms):
+        case events.ChangeEvent(lease=lease, until_ms=until_ms):
             for offset in _among(wanted, event.ranges):
                 yield MessageEvent(event.kind, offset, key, lease, until_ms=until_ms)
-        case events.Back(lease=lease, ended_at_ms=at_ms, counted=counted):
+        case events.ReturnEvent(lease=lease, ended_at_ms=at_ms, counted=counted):
             for offset in _among(wanted, event.ranges):
                 yield MessageEvent(event.kind, offset, key, lease, at_ms, counted)
-        case events.Defer(lease=lease, offset=offset, until_ms=until_ms, history=history) if offset in wanted:
+        case events.DeferEvent(lease=lease, offset=offset, until_ms=until_ms, history=history) if offset in wanted:
             yield MessageEvent(event.kind, offset, key, lease, until_ms=until_ms, history=history)
-        case events.Settle(lease=lease, offset=offset, copy=copy) if offset in wanted:
+        case events.SettleEvent(lease=lease, offset=offset, copy=copy) if offset in wanted:
             yield MessageEvent(event.kind, offset, key, lease, copy=copy)
 
 

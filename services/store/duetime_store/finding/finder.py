@@ -18,7 +18,6 @@ from heapq import heapify, heappop, heapreplace
 import numpy as np
 from duetime.v1 import gateway_pb2
 from duetime_core.errors import InvalidArgument, NotFound, Unavailable, Unsupported, Violation
-from duetime_core.ondisk.lanes import Progress
 from duetime_core.telemetry.logs import sparing
 from duetime_format import halves, layout, limits, record
 from duetime_format.columns import take
@@ -35,12 +34,13 @@ from duetime_format.names import (
 )
 from duetime_format.properties import decode_properties, number_of
 from duetime_format.units import are_ended, due_of
+from duetime_shard.lanes import LaneProgress
 
 from duetime_store.finding.index import IndexFile, may_be_within
 from duetime_store.finding.indexer import Indexer, keys_between
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reading.messages import stored_message
-from duetime_store.reading.turns import Turns, Walk
+from duetime_store.reading.turns import ScanTurns, YieldingScan
 from duetime_store.writing.store import Store
 
 log = sparing()
@@ -61,10 +61,8 @@ _HALF_STATES = {halves.GIVEN_UP: GIVEN_UP, halves.ROLLED_BACK: ROLLED_BACK}
 # Unindexed bytes are read for each query; more than this takes too long.
 TAIL_BYTES_MAX = 64 * 1024 * 1024
 TAIL_STEP_BYTES = 64 * 1024
-# Entries inspected before others have their turn.
-STEPS_MAX = 64
-# Walks begun, and hashes of ids made, before others have their turn.
-_WALKS_MAX, _HASHES_MAX = 64, 512
+# Entries inspected, walks begun, and hashes of ids made, before others have their turn.
+STEPS_MAX, _WALKS_MAX, _HASHES_MAX = 64, 64, 512
 # Positions remembered by one look-up so that it returns none twice.
 _GIVEN_MAX = 65_536
 OPEN_WAIT_MS = 2_000
@@ -75,7 +73,7 @@ _TIME_MAX, _ENTRY_CHARS_MAX = (1 << 63) - 1, 64
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class FoundRecord:
     """An intact record that a look-up reached."""
 
     record: record.Record
@@ -119,20 +117,20 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class SearchView:
     """The shard at one time, so that a message restored during the search is found once, in its earlier state."""
 
     indexer: Indexer
     end: int
     # By lane.
-    progress: dict[int, Progress]
+    progress: dict[int, LaneProgress]
 
 
-class Finder:
+class MessageFinder:
     """Serves queries of one shard. Reads only published records."""
 
     def __init__(
-        self, store: Store, indexer: Indexer | None, metrics: StoreMetrics, turns: Turns, *, shard: int
+        self, store: Store, indexer: Indexer | None, metrics: StoreMetrics, turns: ScanTurns, *, shard: int
     ) -> None:
         self._store = store
         self._queues = store.queues
@@ -211,7 +209,7 @@ class Finder:
             raise NotFound(f"no message {message_id} on shard {self._shard}", reason="MESSAGE_NOT_FOUND")
         return message
 
-    async def records_of(self, message_id: str, topic: str, max_count: int) -> tuple[list[Seen], bool]:
+    async def records_of(self, message_id: str, topic: str, max_count: int) -> tuple[list[FoundRecord], bool]:
         """All records of a message, oldest first: itself, its lane records, and its copies in system topics; and
         whether the oldest are left out. `topic`: its original topic; empty: all topics are searched.
 
@@ -223,7 +221,7 @@ class Finder:
             return [named], False
         wanted = message_id if named is None else named.id
         topics = [name for name in self._queues.counts if not topic or name == topic or is_system_topic(name)]
-        found: dict[tuple[str, int, int], Seen] = {}
+        found: dict[tuple[str, int, int], FoundRecord] = {}
         view = await self.view()
         with self._turns.walk() as walk:
             await walk.begin()
@@ -239,7 +237,7 @@ class Finder:
                     found.setdefault((seen.record.topic, seen.record.queue, seen.record.queue_offset), seen)
         return list(found.values())[::-1], False
 
-    async def successor(self, walk: Walk, seen: Seen) -> Seen | None:
+    async def successor(self, walk: YieldingScan, seen: FoundRecord) -> FoundRecord | None:
         """The message that has replaced a lane's record, by their key; None: none is stored (any more)."""
         key = seen.properties.get(record.KEYS, "")
         if not key:
@@ -252,7 +250,7 @@ class Finder:
                     return other
         return None
 
-    def at(self, message_id: str) -> Seen | None:
+    def at(self, message_id: str) -> FoundRecord | None:
         """The record that an offset id names: at its position, written by its host."""
         if not _OFFSET_ID.fullmatch(message_id):
             return None
@@ -263,7 +261,9 @@ class Finder:
         seen = self.read(position, expected=False)
         return seen if seen is not None and seen.record.store_host == name[:-8] else None
 
-    async def _by_id(self, walk: Walk, view: View, message_id: str, topic: str) -> gateway_pb2.FoundMessage | None:
+    async def _by_id(
+        self, walk: YieldingScan, view: SearchView, message_id: str, topic: str
+    ) -> gateway_pb2.FoundMessage | None:
         hashes = await hashes_in_topics(walk, [topic] if topic else list(self._queues.counts), message_id)
         second: gateway_pb2.FoundMessage | None = None
         async with aclosing(self.positions(walk, view, hashes, 0, _TIME_MAX)) as positions:
@@ -283,7 +283,7 @@ class Finder:
 
     # --- records --------------------------------------------------------------------------------------------------
 
-    def read(self, position: int, word: str = "", *, expected: bool = True) -> Seen | None:
+    def read(self, position: int, word: str = "", *, expected: bool = True) -> FoundRecord | None:
         """The intact record at a position; None: there is none (any more), or it does not contain `word`. `expected`: a
         missing record is damage.
 
@@ -302,10 +302,10 @@ class Finder:
             return None
         entry = None if run.entries is None else run.entries[:, 0].tolist()
         found = record.decode(run.data, check_crc=False)
-        return Seen(found, decode_properties(found.properties), entry)
+        return FoundRecord(found, decode_properties(found.properties), entry)
 
     async def _resolve(
-        self, walk: Walk, view: View, seen: Seen, *, as_is: bool = False
+        self, walk: YieldingScan, view: SearchView, seen: FoundRecord, *, as_is: bool = False
     ) -> gateway_pb2.FoundMessage | None:
         """The message in its state at the view's time; None: a record whose message has been restored or committed.
 
@@ -328,7 +328,7 @@ class Finder:
             return self._found(seen, CANCELLED)
         return self._found(seen, QUARANTINED) if await self._is_aside(walk, view, seen) else None
 
-    def _half_state(self, view: View, seen: Seen) -> gateway_pb2.MessageState | None:
+    def _half_state(self, view: SearchView, seen: FoundRecord) -> gateway_pb2.MessageState | None:
         """The state of a half message; None: it was committed, and its real record is found instead."""
         is_half = seen.record.topic == HALF_TOPIC
         offset = seen.record.queue_offset if is_half else halves.half_of(seen.record.properties)
@@ -341,13 +341,13 @@ class Finder:
         # A broker does not record the outcome.
         return None if end.code == halves.COMMITTED else _HALF_STATES.get(end.code, STORED)
 
-    def _is_copied(self, view: View, number: int, seen: Seen) -> bool:
+    def _is_copied(self, view: SearchView, number: int, seen: FoundRecord) -> bool:
         """Whether retention has appended a lane record again within the view: then the copy is found instead."""
         lane = self._lanes[number]
         units = lane.queue.read(seen.record.queue_offset, 1)
         return bool(len(units)) and seen.record.position < int(units["position"][0]) < view.end
 
-    async def _is_aside(self, walk: Walk, view: View, seen: Seen) -> bool:
+    async def _is_aside(self, walk: YieldingScan, view: SearchView, seen: FoundRecord) -> bool:
         """Whether a record of DT_QUARANTINE replaces a lane record."""
         if not seen.id or not self._queues.find(QUARANTINE_TOPIC, 0).max_offset:
             return False
@@ -361,7 +361,7 @@ class Finder:
                     return True
         return False
 
-    def _found(self, seen: Seen, state: gateway_pb2.MessageState) -> gateway_pb2.FoundMessage:
+    def _found(self, seen: FoundRecord, state: gateway_pb2.MessageState) -> gateway_pb2.FoundMessage:
         found = seen.record
         message = stored_message(found)
         answer = gateway_pb2.FoundMessage(
@@ -388,7 +388,7 @@ class Finder:
 
     # --- positions ------------------------------------------------------------------------------------------------
 
-    async def view(self) -> View:
+    async def view(self) -> SearchView:
         """Raises: Unsupported, Unavailable."""
         indexer, store = self._indexer, self._store
         if indexer is None:
@@ -403,10 +403,10 @@ class Finder:
         if not indexer.opened.is_set() or unread > TAIL_BYTES_MAX:
             text = f"{unread} bytes of the log of shard {self._shard} are not indexed yet; repeat later"
             raise Unavailable(text, reason="INDEX_BEHIND")
-        return View(indexer, self._log.published_end, {lane.number: lane.progress() for lane in self._lanes})
+        return SearchView(indexer, self._log.published_end, {lane.number: lane.progress() for lane in self._lanes})
 
     async def positions(
-        self, walk: Walk, view: View, hashes: Sequence[int], from_ms: int, to_ms: int
+        self, walk: YieldingScan, view: SearchView, hashes: Sequence[int], from_ms: int, to_ms: int
     ) -> AsyncGenerator[int, None]:
         """Positions of records with one of the hashes that may have been stored within the times: each once, newest
         first. The caller's work on each may take as long as one piece of a step."""
@@ -423,7 +423,7 @@ class Finder:
                     yield position
 
     async def positions_in_files(
-        self, walk: Walk, view: View, hashes: Sequence[int], from_ms: int = 0, to_ms: int = _TIME_MAX
+        self, walk: YieldingScan, view: SearchView, hashes: Sequence[int], from_ms: int = 0, to_ms: int = _TIME_MAX
     ) -> AsyncGenerator[int, None]:
         """As `positions`, from the index alone: some may be repeated."""
         for file in view.indexer.files:
@@ -436,7 +436,7 @@ class Finder:
                     if position < view.end:
                         yield position
 
-    async def _tail(self, walk: Walk, view: View, hashes: Sequence[int]) -> list[int]:
+    async def _tail(self, walk: YieldingScan, view: SearchView, hashes: Sequence[int]) -> list[int]:
         """Positions in the unindexed part of the log, newest first."""
         found: list[int] = []
         for rows in keys_between(self._store, view.indexer.position, view.end, TAIL_STEP_BYTES):
@@ -445,7 +445,7 @@ class Finder:
         return found[::-1]
 
 
-async def hashes_in_topics(walk: Walk, topics: Sequence[str], message_id: str) -> list[int]:
+async def hashes_in_topics(walk: YieldingScan, topics: Sequence[str], message_id: str) -> list[int]:
     """Hashes of an id under each of the topics, under lanes and as a half message. Raises: InvalidArgument."""
     if len(topics) > TOPICS_MAX:
         description = f"is not given, and the shard has {len(topics)} topics; {TOPICS_MAX} are searched at most"
@@ -458,7 +458,7 @@ async def hashes_in_topics(walk: Walk, topics: Sequence[str], message_id: str) -
     return sorted(found)
 
 
-def _state(seen: Seen) -> gateway_pb2.MessageState:
+def _state(seen: FoundRecord) -> gateway_pb2.MessageState:
     if seen.record.topic == QUARANTINE_TOPIC:
         return QUARANTINED
     return DEAD if seen.record.topic.startswith(DLQ_PREFIX) else STORED
@@ -473,7 +473,7 @@ def _chain(file: IndexFile, wanted: int, from_ms: int, to_ms: int) -> Iterator[i
             yield None
 
 
-async def _merged(walk: Walk, chains: Sequence[Iterator[int | None]]) -> AsyncGenerator[int, None]:
+async def _merged(walk: YieldingScan, chains: Sequence[Iterator[int | None]]) -> AsyncGenerator[int, None]:
     """Merges the positions of several descending chains, in descending order."""
     heads: list[tuple[int, int]] = []
     for number, chain in enumerate(chains):
@@ -491,7 +491,7 @@ async def _merged(walk: Walk, chains: Sequence[Iterator[int | None]]) -> AsyncGe
             heappop(heads)
 
 
-async def _next(walk: Walk, chain: Iterator[int | None]) -> int:
+async def _next(walk: YieldingScan, chain: Iterator[int | None]) -> int:
     """The next position; -1: the chain has ended."""
     for position in chain:
         if position is not None:

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.keys import Rows
 
 from duetime_store.files.disk import Disk
@@ -94,13 +94,13 @@ def shape_of(path: Path, size: int, wanted: Shape) -> Shape:
     """The shape of an existing file: `wanted` if it fits, else the one with a broker's ratio.
 
     Raises:
-        Damaged: neither has this size.
+        DamagedBytes: neither has this size.
     """
     if size == wanted.file_bytes:
         return wanted
     slots, rest = divmod(size - HEADER.size, SLOT_BYTES + _ENTRIES_PER_SLOT * ENTRY.size)
     if slots <= 0 or rest:
-        raise Damaged(
+        raise DamagedBytes(
             f"index file {path} has {size} bytes, which is neither {wanted.slot_count} slots and {wanted.entry_count} "
             f"entries ({wanted.file_bytes} bytes) nor {_ENTRIES_PER_SLOT} entries for each slot"
         )
@@ -122,7 +122,7 @@ class IndexFile:
         """Opens an existing file.
 
         Raises:
-            Damaged: its size or its header can't be a broker's.
+            DamagedBytes: its size or its header can't be a broker's.
         """
         self.path = path
         self._fd = self._open()
@@ -142,14 +142,14 @@ class IndexFile:
         return int.from_bytes(os.pread(self._fd, SLOT_BYTES, at), "big", signed=True)
 
     def read_header(self) -> Header:
-        """The header as it is on disk now. Raises: Damaged."""
+        """The header as it is on disk now. Raises: DamagedBytes."""
         fields = HEADER.unpack(os.pread(self._fd, HEADER.size, 0))
         header = Header(*fields)
         if header.next_entry < 1:
             # A broker corrects it in the same way.
             header = replace(header, next_entry=1)
         if header.next_entry > self.shape.entry_count or not 0 <= header.used_slots <= self.shape.slot_count:
-            raise Damaged(
+            raise DamagedBytes(
                 f"index file {self.path} says that it has {header.next_entry} entries in {header.used_slots} slots; "
                 f"the limits are {self.shape.entry_count} and {self.shape.slot_count}"
             )
@@ -213,7 +213,7 @@ class IndexWriter(IndexFile):
     """The newest file of a directory, to which entries are added."""
 
     def __init__(self, disk: Disk, path: Path, wanted: Shape = BROKERS) -> None:
-        """Opens an existing file; `cut` takes it to its valid part. Raises: Damaged."""
+        """Opens an existing file; `cut` takes it to its valid part. Raises: DamagedBytes."""
         self._disk = disk
         super().__init__(path, wanted)
         self._slots = np.zeros(self.shape.slot_count, np.int32)

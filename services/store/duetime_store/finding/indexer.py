@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 import structlog
 from duetime_core.clock import Clock
-from duetime_core.ondisk.scan import item_end, scan_runs
 from duetime_format import layout
-from duetime_format.columns import Run, take
-from duetime_format.errors import Damaged
+from duetime_format.columns import RecordRun, take
+from duetime_format.errors import DamagedBytes
 from duetime_format.keys import NO_ROWS, Rows, rows_of
+from duetime_shard.walk import item_end, scan_runs
 
 from duetime_store.files import configs
 from duetime_store.files.worker import FileWorker
@@ -80,7 +80,7 @@ def read_mark(config: Path) -> Mark | None:
 
 def pieces(
     commit_log: CommitLog, position: int, end: int, step_bytes: int = STEP_BYTES
-) -> Iterator[tuple[Run | None, int]]:
+) -> Iterator[tuple[RecordRun | None, int]]:
     """The intact records from `position` to `end`, in runs of a step's size, each with the position after it."""
     position = max(position, commit_log.min_position)
     while position < end:
@@ -97,7 +97,9 @@ def pieces(
         yield run, min(position, end)
 
 
-def _unusual(commit_log: CommitLog, segment: Segment, position: int, data: bytes, end: int) -> tuple[Run | None, int]:
+def _unusual(
+    commit_log: CommitLog, segment: Segment, position: int, data: bytes, end: int
+) -> tuple[RecordRun | None, int]:
     """Handles the start of no run: the end of a segment, a record larger than a step, damage."""
     if len(data) < layout.BLANK_BYTES:
         return None, segment.end
@@ -172,7 +174,7 @@ class Indexer:
                 if not self.opened.is_set():
                     await self._open()
                 await self._follow()
-            except (OSError, Damaged) as error:
+            except (OSError, DamagedBytes) as error:
                 log.error("index not written", error=str(error), behind_bytes=self.behind_bytes)
             await self._clock.sleep(RETRY_MS)
 
@@ -186,7 +188,7 @@ class Indexer:
                     while self.behind_bytes:
                         await self._step()
                 await self._mark(whole=True)
-        except (OSError, Damaged) as error:
+        except (OSError, DamagedBytes) as error:
             log.error("index not written", error=str(error), behind_bytes=self.behind_bytes)
         finally:
             for file in self._files:
@@ -213,7 +215,7 @@ class Indexer:
         if mark is not None and not reason:
             try:
                 await self._take_back(mark, paths)
-            except Damaged as error:
+            except DamagedBytes as error:
                 reason = error.text
         if reason:
             for file in self._files:

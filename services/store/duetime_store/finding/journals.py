@@ -16,13 +16,13 @@ from duetime_format import record, subjects
 from duetime_format.keys import hash_codes, key_hashes
 from duetime_format.record import Record
 
-from duetime_store.finding.finder import Finder, View
+from duetime_store.finding.finder import MessageFinder, SearchView
 from duetime_store.log.commitlog import CommitLog
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.queues.queues import Queues
 from duetime_store.reading.offsets import first_stored_at
 from duetime_store.reading.reader import Reader
-from duetime_store.reading.turns import Walk
+from duetime_store.reading.turns import YieldingScan
 from duetime_store.writing.indexed import IndexedJournals
 
 # Maximum bytes read in order, and maximum records read by the index, for one answer.
@@ -43,16 +43,16 @@ class Journals:
     log: CommitLog
     indexed: IndexedJournals
     reader: Reader
-    finder: Finder
-    walk: Walk
+    finder: MessageFinder
+    walk: YieldingScan
     # See `view_of`.
-    view: View | None
+    view: SearchView | None
 
     def reading(self, topic: str) -> "JournalReading":
         return JournalReading(self, topic)
 
 
-async def view_of(finder: Finder) -> View | None:
+async def view_of(finder: MessageFinder) -> SearchView | None:
     """None: there is no index, or too much of the log is not indexed yet; journals are then read in order."""
     try:
         return await finder.view() if finder.has_index else None
@@ -113,7 +113,7 @@ class JournalReading:
         )
 
     async def _by_index(
-        self, view: View, places: Collection[Place], since_ms: int, first: int
+        self, view: SearchView, places: Collection[Place], since_ms: int, first: int
     ) -> AsyncGenerator[Record, None]:
         finder, left, read_ms = self._journals.finder, BYTES_MAX, since_ms
         positions = await self._positions(view, places, since_ms)
@@ -129,7 +129,7 @@ class JournalReading:
                 left, read_ms = left - seen.record.size, seen.record.stored_at_ms
                 yield seen.record
 
-    async def _positions(self, view: View, places: Collection[Place], since_ms: int) -> list[int]:
+    async def _positions(self, view: SearchView, places: Collection[Place], since_ms: int) -> list[int]:
         """Positions of records that may be about the places, ascending."""
         found: list[int] = []
         words = [f"{self._topic}#{word}" for place in places for word in subjects.words_at(*place)]

@@ -14,9 +14,9 @@ from contextlib import aclosing
 import numpy as np
 from duetime_format.keys import Rows, key_hash
 
-from duetime_store.finding.finder import Finder, Seen, View, hashes_in_topics
+from duetime_store.finding.finder import FoundRecord, MessageFinder, SearchView, hashes_in_topics
 from duetime_store.finding.indexer import keys_between
-from duetime_store.reading.turns import Walk
+from duetime_store.reading.turns import YieldingScan
 from duetime_store.writing.store import Store
 
 # Bytes of the log read in one piece of a step, and without turns at the end.
@@ -28,7 +28,7 @@ _ROUNDS_MAX = 64
 _HASHES_MAX = 65_536
 
 
-class Wanted(ABC):
+class SearchedWord(ABC):
     """A word to find, and its records found so far."""
 
     def __init__(self, word: str, lane_topics: Sequence[str]) -> None:
@@ -37,7 +37,7 @@ class Wanted(ABC):
         self.hashes = [key_hash(topic, word) for topic in lane_topics]
 
     @abstractmethod
-    def take(self, seen: Seen) -> None:
+    def take(self, seen: FoundRecord) -> None:
         """Takes a record with the word, if it is wanted; records may be repeated, and in any order."""
 
     @property
@@ -54,13 +54,13 @@ class Wanted(ABC):
 class LogSearch:
     """Serves cancels, reschedules and replacing sends."""
 
-    def __init__(self, store: Store, finder: Finder) -> None:
+    def __init__(self, store: Store, finder: MessageFinder) -> None:
         self._store = store
         self._log = store.log
         self._queues = store.queues
         self._finder = finder
 
-    async def find(self, walk: Walk, wanted: Sequence[Wanted], enough_s: float = math.inf) -> int:
+    async def find(self, walk: YieldingScan, wanted: Sequence[SearchedWord], enough_s: float = math.inf) -> int:
         """Finds records for the first ones, as many as it gets to in `enough_s`, or in the time that the tail took; one
         at least. Returns their number. They have then seen all published records, until the caller awaits something.
 
@@ -90,9 +90,9 @@ class LogSearch:
             self._take_hits(rows, by_hash)
         return count
 
-    async def _look_in_topics(self, walk: Walk, view: View, wanted: Sequence[Wanted]) -> None:
+    async def _look_in_topics(self, walk: YieldingScan, view: SearchView, wanted: Sequence[SearchedWord]) -> None:
         """Searches for words that no lane has: a few at a time, since each may be in any topic."""
-        part: list[tuple[Wanted, Sequence[int]]] = []
+        part: list[tuple[SearchedWord, Sequence[int]]] = []
         for number, one in enumerate(wanted, 1):
             topics = one.other_topics or list(self._queues.counts)
             part.append((one, await hashes_in_topics(walk, topics, one.word)))
@@ -104,7 +104,7 @@ class LogSearch:
                     await self._follow(walk, view, each, hashes)
             part.clear()
 
-    async def _follow(self, walk: Walk, view: View, one: Wanted, hashes: Sequence[int]) -> None:
+    async def _follow(self, walk: YieldingScan, view: SearchView, one: SearchedWord, hashes: Sequence[int]) -> None:
         """Follows the chains of the hashes, newest first, as far as it matters."""
         if one.is_done:
             return
@@ -116,14 +116,16 @@ class LogSearch:
                     if one.is_done:
                         return
 
-    async def _read_tail(self, walk: Walk, start: int, end: int, by_hash: Mapping[int, Sequence[Wanted]]) -> int:
+    async def _read_tail(
+        self, walk: YieldingScan, start: int, end: int, by_hash: Mapping[int, Sequence[SearchedWord]]
+    ) -> int:
         """Reads the log from `start` to `end`, in turns. Returns `end`."""
         for rows in keys_between(self._store, start, end, _STEP_BYTES):
             self._take_hits(rows, by_hash)
             await walk.turn_if_over()
         return end
 
-    def _take_hits(self, rows: Rows, by_hash: Mapping[int, Sequence[Wanted]]) -> None:
+    def _take_hits(self, rows: Rows, by_hash: Mapping[int, Sequence[SearchedWord]]) -> None:
         hits = rows[np.isin(rows["hash"], np.fromiter(by_hash, np.int64, len(by_hash)))]
         for value, position, _ in hits.tolist():
             for one in by_hash[value]:
@@ -132,8 +134,8 @@ class LogSearch:
                     one.take(seen)
 
 
-def _by_hash(wanted: Iterable[tuple[Wanted, Sequence[int]]]) -> dict[int, list[Wanted]]:
-    found: dict[int, list[Wanted]] = {}
+def _by_hash(wanted: Iterable[tuple[SearchedWord, Sequence[int]]]) -> dict[int, list[SearchedWord]]:
+    found: dict[int, list[SearchedWord]] = {}
     for one, hashes in wanted:
         for value in hashes:
             found.setdefault(value, []).append(one)

@@ -18,8 +18,8 @@ from duetime.v1 import consumer_pb2
 from duetime_core.errors import NotFound
 from duetime_format import attempts as histories
 from duetime_format import events, halves, record
-from duetime_format.attempts import LEASE_EXPIRED, UNREADABLE, Attempt
-from duetime_format.errors import Damaged
+from duetime_format.attempts import LEASE_EXPIRED, UNREADABLE, AttemptFailure
+from duetime_format.errors import DamagedBytes
 from duetime_format.names import (
     CANCELLED_TOPIC,
     CHECKS_TOPIC,
@@ -37,11 +37,11 @@ from duetime_format.units import due_of
 from duetime_store.finding.check_search import last_check
 from duetime_store.finding.end_search import ends_among
 from duetime_store.finding.event_search import MessageEvent, message_events
-from duetime_store.finding.finder import Finder, Seen
+from duetime_store.finding.finder import FoundRecord, MessageFinder
 from duetime_store.finding.journals import JournalReading, Journals, Place, view_of
 from duetime_store.lanes.lane import CANCELLED as ENDED
 from duetime_store.reading.reader import Reader
-from duetime_store.reading.turns import Turns
+from duetime_store.reading.turns import ScanTurns
 from duetime_store.writing.store import Store
 
 # Maximum records of one message in a trace, the newest ones.
@@ -115,7 +115,7 @@ class _Life:
     # Deliveries by group, place and lease; None: the lease is a retry service's.
     leases: dict[tuple[str, Place, int], _Delivery | None] = field(default_factory=dict)
     # Copies without their group's errors.
-    silent: list[Seen] = field(default_factory=list)
+    silent: list[FoundRecord] = field(default_factory=list)
     gaps: list[str] = field(default_factory=list)
 
     def add(self, kind: int, at_ms: int, place: Place, **fields: object) -> None:
@@ -140,7 +140,7 @@ class _Life:
 class MessageTraces:
     """Traces messages. Reads only published records."""
 
-    def __init__(self, store: Store, reader: Reader, finder: Finder, turns: Turns, *, shard: int) -> None:
+    def __init__(self, store: Store, reader: Reader, finder: MessageFinder, turns: ScanTurns, *, shard: int) -> None:
         self._store = store
         self._log = store.log
         self._queues = store.queues
@@ -156,7 +156,7 @@ class MessageTraces:
 
         Raises:
             NotFound: the shard has no record of it.
-            InvalidArgument, Unavailable, Unsupported: as Finder.get.
+            InvalidArgument, Unavailable, Unsupported: as MessageFinder.get.
         """
         records, more = await self._finder.records_of(message_id, topic, TRACE_RECORDS_MAX)
         if not records:
@@ -171,7 +171,7 @@ class MessageTraces:
         message_id = records[-1].id or message_id
         return consumer_pb2.TraceMessageResponse(id=message_id, events=life.events, gaps=life.gaps)
 
-    async def _life(self, journals: Journals, records: list[Seen], *, more: bool) -> _Life:
+    async def _life(self, journals: Journals, records: list[FoundRecord], *, more: bool) -> _Life:
         life = _Life(self._shard)
         if more:
             life.gaps.append(f"the message has more than {TRACE_RECORDS_MAX} records; the oldest are left out")
@@ -192,7 +192,7 @@ class MessageTraces:
 
     # --- records ----------------------------------------------------------------------------------------------------
 
-    def _add_record(self, life: _Life, seen: Seen) -> None:
+    def _add_record(self, life: _Life, seen: FoundRecord) -> None:
         found, place, topic = seen.record, _place(seen), seen.real_topic
         at_ms = found.stored_at_ms
         group = _group_of(topic)
@@ -224,7 +224,7 @@ class MessageTraces:
         else:
             life.add(first, at_ms, place)
 
-    def _add_half(self, life: _Life, seen: Seen, place: Place) -> None:
+    def _add_half(self, life: _Life, seen: FoundRecord, place: Place) -> None:
         """Adds a half message, which brokers append again when they ask, or the copy of one given up."""
         found = seen.record
         said = {"group": halves.group_of(found.properties)}
@@ -241,7 +241,7 @@ class MessageTraces:
             else:
                 life.add(ROLLED_BACK, op.stored_at_ms, (OP_TOPIC, op.queue, op.queue_offset), **said)
 
-    async def _add_checks(self, journals: Journals, life: _Life, records: Sequence[Seen]) -> None:
+    async def _add_checks(self, journals: Journals, life: _Life, records: Sequence[FoundRecord]) -> None:
         """Adds the number of checks of the newest half message, at the time of the last check."""
         newest = next((seen.record for seen in reversed(records) if seen.record.topic == HALF_TOPIC), None)
         if newest is None:
@@ -256,11 +256,11 @@ class MessageTraces:
             life.add(CHECKED, last.at_ms, place, checks=last.checks, group=group)
         life.add_gaps(reading, "checks of transactions")
 
-    def _due_at_ms(self, seen: Seen) -> int:
+    def _due_at_ms(self, seen: FoundRecord) -> int:
         unit = self._queues.find(seen.record.topic, seen.record.queue).read(seen.record.queue_offset, 1)
         return due_of(int(unit["tags"][0])) if len(unit) else 0
 
-    async def _add_ends(self, journals: Journals, life: _Life, records: Sequence[Seen]) -> None:
+    async def _add_ends(self, journals: Journals, life: _Life, records: Sequence[FoundRecord]) -> None:
         """Adds the ends of lane entries that were not restored: the message's newest entry, and those of its copies."""
         own = [seen for seen in records if seen.lane is not None and not _group_of(seen.real_topic)]
         copies = [seen for seen in records if seen.lane is not None and _group_of(seen.real_topic)]
@@ -278,14 +278,14 @@ class MessageTraces:
         if len(found_at) < len(ended):
             life.add_gaps(reading, "cancels")
 
-    def _ended(self, seen: Seen) -> tuple[int, int] | None:
+    def _ended(self, seen: FoundRecord) -> tuple[int, int] | None:
         """Lane and entry of a record whose entry ended; None: it did not."""
         number, entry = seen.lane, seen.record.queue_offset
         if number is None or number not in self._lanes:
             return None
         return (number, entry) if self._lanes[number].states(np.array([entry]))[0] == ENDED else None
 
-    async def _add_end(self, journals: Journals, life: _Life, seen: Seen, at_ms: int | None) -> None:
+    async def _add_end(self, journals: Journals, life: _Life, seen: FoundRecord, at_ms: int | None) -> None:
         """Adds the end of an entry. `at_ms`: the time of its cancel; None: no record has it."""
         group, said = _group_of(seen.real_topic), {"level": seen.lane, "due_at_ms": self._due_at_ms(seen)}
         if at_ms is not None:
@@ -298,7 +298,7 @@ class MessageTraces:
         else:
             life.gaps.append("it ended before it was due; the record of that was not found")
 
-    def _add_copy(self, life: _Life, seen: Seen, group: str, due_at_ms: int) -> None:
+    def _add_copy(self, life: _Life, seen: FoundRecord, group: str, due_at_ms: int) -> None:
         """Adds a message in a group's retries or dead letters, and the earlier deliveries that it names."""
         found, place, is_dead = seen.record, _place(seen), seen.real_topic.startswith(DLQ_PREFIX)
         attempts, at_ms = _attempts_of(seen), found.stored_at_ms
@@ -321,7 +321,7 @@ class MessageTraces:
             try:
                 for one in message_events(found.body, places):
                     self._add_event(life, one, found.stored_at_ms)
-            except Damaged:
+            except DamagedBytes:
                 reading.damaged += 1
         if reading.is_front_gone:
             life.gaps.append("the first events of groups are no longer stored: retention has deleted them")
@@ -391,7 +391,7 @@ class MessageTraces:
                 life.add(FAILED, seen.record.stored_at_ms, _place(seen), group=group, attempt=attempt)
 
 
-def _note(life: _Life, group: str, attempts: Sequence[Attempt], due_at_ms: int) -> None:
+def _note(life: _Life, group: str, attempts: Sequence[AttemptFailure], due_at_ms: int) -> None:
     """Notes failed deliveries; after the last of them the message is redelivered at `due_at_ms`, unless that is 0."""
     for index, one in enumerate(attempts, 1):
         delivery = life.delivery(group, one.received_at_ms, one.number)
@@ -402,27 +402,27 @@ def _note(life: _Life, group: str, attempts: Sequence[Attempt], due_at_ms: int) 
             delivery.due_at_ms = due_at_ms
 
 
-def _attempt_of(seen: Seen) -> int:
+def _attempt_of(seen: FoundRecord) -> int:
     """Number of the last failed delivery, counted from the very first: a redrive counts from 1 again, the history does
     not."""
     attempts = _attempts_of(seen)
     return attempts[-1].number if attempts else seen.record.reconsume_times
 
 
-def _attempts_of(seen: Seen) -> Sequence[Attempt]:
+def _attempts_of(seen: FoundRecord) -> Sequence[AttemptFailure]:
     return _attempts(seen.properties.get(record.ATTEMPTS, ""))
 
 
-def _attempts(text: str) -> Sequence[Attempt]:
+def _attempts(text: str) -> Sequence[AttemptFailure]:
     """The readable attempts of a history."""
     return [one for one in histories.decode(text).attempts if one.type != UNREADABLE] if text else []
 
 
-def _error_of(attempt: Attempt) -> consumer_pb2.HandlerError:
+def _error_of(attempt: AttemptFailure) -> consumer_pb2.HandlerError:
     return consumer_pb2.HandlerError(type=attempt.type, message=attempt.message or "", trace=attempt.trace or "")
 
 
-def _place(seen: Seen) -> Place:
+def _place(seen: FoundRecord) -> Place:
     return seen.record.topic, seen.record.queue, seen.record.queue_offset
 
 

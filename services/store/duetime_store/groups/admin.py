@@ -5,18 +5,18 @@ from collections.abc import Awaitable, Callable
 from duetime.v1 import consumer_pb2
 from duetime_core.errors import FailedPrecondition, InvalidArgument, Violation, refuse
 from duetime_format.errors import within
-from duetime_format.events import Key
+from duetime_format.events import PlaceKey
 from duetime_format.names import dlq_topic, retry_topic
 
-from duetime_store.groups.groups import Groups
-from duetime_store.groups.holds import Place
-from duetime_store.groups.offsets import GroupOffsets, check_group
+from duetime_store.groups.groups import GroupRegistry
+from duetime_store.groups.holds import GroupPlace
+from duetime_store.groups.offsets import CommittedOffsets, check_group
 from duetime_store.groups.retries import WaitingRetries
-from duetime_store.groups.superseding import Superseded, Superseding
+from duetime_store.groups.superseding import CopySuperseder, SupersededCopies
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.queues.lites import Lites
 from duetime_store.reading.offsets import first_stored_at, first_with_time
-from duetime_store.reading.turns import Turns, Walk
+from duetime_store.reading.turns import ScanTurns, YieldingScan
 from duetime_store.writing.flusher import Flusher
 from duetime_store.writing.store import Store
 
@@ -31,11 +31,11 @@ class GroupAdmin:
     def __init__(
         self,
         store: Store,
-        groups: Groups,
-        offsets: GroupOffsets,
+        groups: GroupRegistry,
+        offsets: CommittedOffsets,
         retries: WaitingRetries,
         flusher: Flusher,
-        turns: Turns,
+        turns: ScanTurns,
         lites: Lites,
         *,
         shard: int,
@@ -47,7 +47,7 @@ class GroupAdmin:
         self._log = store.log
         self._flusher = flusher
         self._retries = retries
-        self._superseding = Superseding(store, groups, offsets, retries, flusher, turns)
+        self._superseding = CopySuperseder(store, groups, offsets, retries, flusher, turns)
         self._turns = turns
         self._groups = groups
         self._offsets = offsets
@@ -56,8 +56,8 @@ class GroupAdmin:
     async def describe(self, group: str) -> consumer_pb2.GroupDescription:
         check_group(group)
         found = consumer_pb2.GroupDescription(group=consumer_pb2.Group(name=group))
-        places: dict[tuple[bool, str, int], list[Place]] = {}
-        lites: dict[tuple[str, int], list[Place]] = {}
+        places: dict[tuple[bool, str, int], list[GroupPlace]] = {}
+        lites: dict[tuple[str, int], list[GroupPlace]] = {}
         for place in self._groups.progress.of_group(group):
             key = place.key
             if key.is_lite:
@@ -88,7 +88,9 @@ class GroupAdmin:
             found.waiting_retries = self._retries.count(group)
         return found
 
-    async def _queue(self, walk: Walk, queue: ConsumeQueue, places: list[Place]) -> consumer_pb2.GroupQueue:
+    async def _queue(
+        self, walk: YieldingScan, queue: ConsumeQueue, places: list[GroupPlace]
+    ) -> consumer_pb2.GroupQueue:
         """A retry queue has a place for each topic of the group: their outstanding messages are added up."""
         frontier = min(place.frontier for place in places)
         committed = min(place.committed for place in places)
@@ -116,7 +118,7 @@ class GroupAdmin:
             row.oldest_unacked_at_ms = stored_at_ms or 0
         return row
 
-    def _lite_queue(self, queue: ConsumeQueue, places: list[Place]) -> consumer_pb2.GroupQueue:
+    def _lite_queue(self, queue: ConsumeQueue, places: list[GroupPlace]) -> consumer_pb2.GroupQueue:
         """The group's lite topics in a queue of their parent, added up: an offset of them all is that of the one that
         is furthest."""
         unread = 0
@@ -158,7 +160,7 @@ class GroupAdmin:
             for number in request.queues:
                 queue = self._queues.find(topic, number.shard_queue)
                 moves.append((number, await self._target(walk, request, queue)))
-        superseded = Superseded(group, topic, {number.queue: offset for number, offset in moves})
+        superseded = SupersededCopies(group, topic, {number.queue: offset for number, offset in moves})
         found = await self._superseding.find(superseded)
         # If the group receives the topic, reset and ends are one step: no copy is delivered between the two.
         if not request.dry_run:
@@ -173,7 +175,7 @@ class GroupAdmin:
             row.leases_ended = sum(one.leased for one in places)
             if receives and not request.dry_run:
                 # A queue that the group has not received from yet gets its place now.
-                keys = [one.key for one in places] or [Key(group, topic, topic, number.shard_queue)]
+                keys = [one.key for one in places] or [PlaceKey(group, topic, topic, number.shard_queue)]
                 for key in keys:
                     self._groups.reset(key, offset)
         if not receives and not request.dry_run:
@@ -186,12 +188,12 @@ class GroupAdmin:
             row.retries_ended = counts[row.queue]
         return response
 
-    def _places(self, group: str, queue_topic: str, queue: int) -> list[Place]:
+    def _places(self, group: str, queue_topic: str, queue: int) -> list[GroupPlace]:
         """The group's places in a queue: in one of %RETRY%group, one for each topic that the group receives."""
         places = self._groups.progress.of_group(group)
         return [place for place in places if (place.key.queue_topic, place.key.queue) == (queue_topic, queue)]
 
-    async def _target(self, walk: Walk, request: consumer_pb2.ResetGroupRequest, queue: ConsumeQueue) -> int:
+    async def _target(self, walk: YieldingScan, request: consumer_pb2.ResetGroupRequest, queue: ConsumeQueue) -> int:
         wanted = request.WhichOneof("to")
         if wanted == "at_ms":
             return await first_stored_at(walk, self._log, queue, request.at_ms)

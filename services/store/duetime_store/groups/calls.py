@@ -14,17 +14,17 @@ from duetime_format.names import lite_key
 
 from duetime_store.groups import dead_letters
 from duetime_store.groups.admin import GroupAdmin
-from duetime_store.groups.fetch import Asked, Given
-from duetime_store.groups.groups import EXPIRED, OK, Groups, Open
+from duetime_store.groups.fetch import FetchRequest, LeasedBatch
+from duetime_store.groups.groups import EXPIRED, OK, GroupRegistry, OpenMessage
 from duetime_store.groups.offsets import check_group
-from duetime_store.groups.receiving import Receiver
+from duetime_store.groups.receiving import GroupReceiver
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reading.filters import Filter, parsed
 from duetime_store.reading.messages import stored_messages
 from duetime_store.reading.reader import Reader
-from duetime_store.reading.turns import Turns
+from duetime_store.reading.turns import ScanTurns
 from duetime_store.writing.settling import settle_records
-from duetime_store.writing.staging import Outcome
+from duetime_store.writing.staging import PutOutcome
 from duetime_store.writing.store import Store
 
 log = sparing()
@@ -42,11 +42,11 @@ class GroupCalls:
         self,
         store: Store,
         reader: Reader,
-        groups: Groups,
-        receiver: Receiver,
+        groups: GroupRegistry,
+        receiver: GroupReceiver,
         admin: GroupAdmin,
         metrics: StoreMetrics,
-        turns: Turns,
+        turns: ScanTurns,
         *,
         shard: int,
     ) -> None:
@@ -79,13 +79,13 @@ class GroupCalls:
         self._metrics.bytes_out.labels("receive").inc(sum(len(one.records) for one in given))
         return response
 
-    async def _asked(self, request: consumer_pb2.ReceiveRequest, peer: str, caller: str) -> Asked:
+    async def _asked(self, request: consumer_pb2.ReceiveRequest, peer: str, caller: str) -> FetchRequest:
         return asked_of(request, peer, caller, await parsed(self._turns, request.tags, request.sql))
 
     def _add(
         self,
         response: consumer_pb2.ReceiveResponse,
-        given: Given,
+        given: LeasedBatch,
         numbers: dict[tuple[bool, int], int],
         request: consumer_pb2.ReceiveRequest,
     ) -> None:
@@ -189,7 +189,7 @@ class GroupCalls:
         await self._receiver.durable()
         return store_pb2.DeferResponse(statuses=statuses, deliver_at_ms=times)  # type: ignore[arg-type]
 
-    def _leased(self, one: Open, receipt: bytes) -> store_pb2.LeasedRecord:
+    def _leased(self, one: OpenMessage, receipt: bytes) -> store_pb2.LeasedRecord:
         """The leased record; EXPIRED if it can't be read any more."""
         key, hold, lease = one.place.key, one.hold, one.lease
         queue = self._store.queues.find(key.queue_topic, key.queue)
@@ -222,12 +222,12 @@ class GroupCalls:
         await self.admin.delete(request, forget)
         await self._receiver.durable()
 
-    def settle(self, records: bytes, settles: Sequence[store_pb2.Settle]) -> Outcome:
+    def settle(self, records: bytes, settles: Sequence[store_pb2.Settle]) -> PutOutcome:
         """Stages records together with the ends of leases and dead letters that they settle."""
         if len(settles) > limits.NACKS_MAX or any(settle.record < 0 for settle in settles):
             text = f"{len(settles)} of records from 0 on; the limit is {limits.NACKS_MAX}"
             raise InvalidArgument([Violation("settles", text)])
-        found: dict[int, Open] = {}
+        found: dict[int, OpenMessage] = {}
         letters: dict[int, Letter] = {}
         ended: set[int] = set()
         for settle in settles:
@@ -291,7 +291,7 @@ class GroupCalls:
         return place.topic, place.queue, place.offset
 
 
-def asked_of(request: consumer_pb2.ReceiveRequest, peer: str, caller: str, wanted: Filter) -> Asked:
+def asked_of(request: consumer_pb2.ReceiveRequest, peer: str, caller: str, wanted: Filter) -> FetchRequest:
     """Raises: InvalidArgument."""
     check_group(request.group)
     faults = take_violations("", request)
@@ -302,7 +302,7 @@ def asked_of(request: consumer_pb2.ReceiveRequest, peer: str, caller: str, wante
     refuse(faults)
     if request.invisible_ms:
         _check_invisible(request.invisible_ms)
-    return Asked(
+    return FetchRequest(
         request.group,
         request.topic,
         tuple(one.shard_queue for one in request.queues),

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from duetime_core.errors import InvalidArgument, Violation, refuse
-from duetime_core.ondisk.gone import GoneLetters
 from duetime_format.errors import within
 from duetime_format.names import DLQ_PREFIX
 from duetime_format.texts import shown
 from duetime_format.units import FILLER_SIZE
+from duetime_shard.gone import GoneDeadLetters
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -19,7 +19,7 @@ from duetime_store.reading.reader import SCAN_UNITS, SCAN_UNITS_MAX, Reader
 
 
 @dataclass(slots=True)
-class PulledLetters:
+class DeadLetterPull:
     """Records, back to back, and the offset of each; the caller continues at `next_offset`."""
 
     next_offset: int
@@ -29,14 +29,14 @@ class PulledLetters:
 
 
 def pull(
-    reader: Reader, gone: GoneLetters, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int
-) -> PulledLetters:
+    reader: Reader, gone: GoneDeadLetters, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int
+) -> DeadLetterPull:
     """Dead letters from an offset on, the first regardless of its size; damaged ones are logged and skipped.
 
     Inspects SCAN_UNITS_MAX places at most: if an answer has no letters and its `next_offset` is below `max_offset`, the
     caller should continue.
     """
-    pulled = PulledLetters(min(max(offset, queue.min_offset), queue.max_offset), queue.max_offset)
+    pulled = DeadLetterPull(min(max(offset, queue.min_offset), queue.max_offset), queue.max_offset)
     stop = min(pulled.next_offset + SCAN_UNITS_MAX, queue.max_offset)
     while pulled.next_offset < stop and not pulled.offsets:
         first = pulled.next_offset
@@ -54,12 +54,12 @@ def pull(
 
 
 def pull_back(
-    reader: Reader, gone: GoneLetters, queue: ConsumeQueue, offset: int, before: int, max_count: int, max_bytes: int
-) -> PulledLetters:
+    reader: Reader, gone: GoneDeadLetters, queue: ConsumeQueue, offset: int, before: int, max_count: int, max_bytes: int
+) -> DeadLetterPull:
     """The last dead letters before an offset and not below `offset`, oldest first; otherwise as `pull`. The caller
     continues before `next_offset`, until it is `offset`."""
     lowest = max(offset, queue.min_offset)
-    pulled = PulledLetters(max(min(before, queue.max_offset), lowest), queue.max_offset)
+    pulled = DeadLetterPull(max(min(before, queue.max_offset), lowest), queue.max_offset)
     stop = max(pulled.next_offset - SCAN_UNITS_MAX, lowest)
     while pulled.next_offset > stop and not pulled.offsets:
         end = pulled.next_offset
@@ -79,7 +79,7 @@ def pull_back(
     return pulled
 
 
-def live_counts(queues: Queues, gone: GoneLetters) -> dict[str, int]:
+def live_counts(queues: Queues, gone: GoneDeadLetters) -> dict[str, int]:
     """Dead letters that are neither redriven nor discarded, by group."""
     counts: dict[str, int] = {}
     for queue in list(queues.dead):
@@ -93,7 +93,7 @@ def live_counts(queues: Queues, gone: GoneLetters) -> dict[str, int]:
 class DeadLetterCollector(Collector):
     """The number of dead letters of each group at a scrape."""
 
-    def __init__(self, queues: Queues, gone: GoneLetters) -> None:
+    def __init__(self, queues: Queues, gone: GoneDeadLetters) -> None:
         self._queues = queues
         self._gone = gone
 

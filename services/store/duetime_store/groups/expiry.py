@@ -2,14 +2,14 @@
 
 from duetime_core.clock import turn
 
-from duetime_store.groups.groups import Groups
-from duetime_store.lanes.alarm import Alarm
+from duetime_store.groups.groups import GroupRegistry
+from duetime_store.lanes.alarm import ClockAlarm
 
 
 class LeaseExpirer:
     """See the module."""
 
-    def __init__(self, groups: Groups, alarm: Alarm) -> None:
+    def __init__(self, groups: GroupRegistry, alarm: ClockAlarm) -> None:
         self._groups = groups
         self._alarm = alarm
 

@@ -19,14 +19,14 @@ from duetime_format.columns import retries, values
 from duetime_format.properties import number_of
 from duetime_format.units import FILLER_SIZE
 
-from duetime_store.groups.groups import Groups
-from duetime_store.groups.holds import Hold, Lease, Place
+from duetime_store.groups.groups import GroupRegistry
+from duetime_store.groups.holds import GroupPlace, Hold, Lease
 from duetime_store.lanes.alarm import ShardClock
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.queues.queues import Queues
 from duetime_store.reading.filters import Filter
-from duetime_store.reading.reader import Reader, Scanned, fitting
-from duetime_store.reading.turns import Walk
+from duetime_store.reading.reader import Reader, ScanResult, fitting
+from duetime_store.reading.turns import YieldingScan
 
 log = sparing()
 
@@ -35,7 +35,7 @@ _RETRY_TOPIC, _VISIBLE_AT = record.RETRY_TOPIC.encode(), record.VISIBLE_AT.encod
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class FetchRequest:
     """A Receive with valid fields."""
 
     group: str
@@ -59,7 +59,7 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Given:
+class LeasedBatch:
     """Messages of one place under one lease; the columns have one value for each."""
 
     lease: Lease
@@ -71,18 +71,18 @@ class Given:
 
 
 @dataclass(slots=True)
-class Fetched:
+class FetchProgress:
     """The progress of one fetch: the limits left, and the messages leased so far."""
 
-    asked: Asked
+    asked: FetchRequest
     count: int
     size: int
     # Remaining number of messages that may become outstanding.
     fresh: int
     # Leases nothing: only checks for messages.
     peek: bool
-    walk: Walk
-    given: list[Given] = field(default_factory=list)
+    walk: YieldingScan
+    given: list[LeasedBatch] = field(default_factory=list)
     found: bool = False
     # The scan has stopped before the end of a queue.
     unfinished: bool = False
@@ -117,22 +117,29 @@ class Columns:
 class Fetcher:
     """Fetches available messages for a group."""
 
-    def __init__(self, queues: Queues, clock: ShardClock, reader: Reader, groups: Groups) -> None:
+    def __init__(self, queues: Queues, clock: ShardClock, reader: Reader, groups: GroupRegistry) -> None:
         self._queues = queues
         self._clock = clock
         self._reader = reader
         self._groups = groups
 
-    def queue(self, place: Place) -> ConsumeQueue:
+    def queue(self, place: GroupPlace) -> ConsumeQueue:
         return self._queues.get_bytes(place.key.queue_topic.encode(), place.key.queue)
 
-    def may_have_more(self, places: Iterable[Place]) -> bool:
+    def may_have_more(self, places: Iterable[GroupPlace]) -> bool:
         """Whether another fetch may find something."""
         return any(place.available or place.frontier < self.queue(place).max_offset for place in places)
 
     def fetch(
-        self, asked: Asked, own: list[Place], retries: list[Place], walk: Walk, *, fresh_first: bool, peek: bool
-    ) -> Fetched:
+        self,
+        asked: FetchRequest,
+        own: list[GroupPlace],
+        retries: list[GroupPlace],
+        walk: YieldingScan,
+        *,
+        fresh_first: bool,
+        peek: bool,
+    ) -> FetchProgress:
         """Takes messages of the places, up to the limits, within a step of the walk."""
         fetched = self._begun(asked, (*own, *retries), walk, peek=peek)
         if fresh_first:
@@ -146,15 +153,17 @@ class Fetcher:
             self._fresh(fetched, own)
         return fetched
 
-    def _begun(self, asked: Asked, places: Iterable[Place], walk: Walk, *, peek: bool) -> Fetched:
+    def _begun(
+        self, asked: FetchRequest, places: Iterable[GroupPlace], walk: YieldingScan, *, peek: bool
+    ) -> FetchProgress:
         groups = self._groups
         groups.expire()
         room = groups.progress.room(asked.group, asked.caller)
         for place in places:
             groups.drop_before(place, self.queue(place).min_offset)
-        return Fetched(asked, asked.max_count, asked.max_bytes, room, peek, walk)
+        return FetchProgress(asked, asked.max_count, asked.max_bytes, room, peek, walk)
 
-    def _again(self, fetched: Fetched, place: Place) -> None:
+    def _again(self, fetched: FetchProgress, place: GroupPlace) -> None:
         """Takes returned messages."""
         if fetched.asked.ordered and place.is_blocked:
             return
@@ -184,7 +193,7 @@ class Fetcher:
             if fetched.asked.ordered or not kept:
                 return
 
-    def _read(self, place: Place, offsets: list[int]) -> tuple[list[int], bytes, list[int]]:
+    def _read(self, place: GroupPlace, offsets: list[int]) -> tuple[list[int], bytes, list[int]]:
         """Offsets, records and sizes of outstanding messages; ends deleted and damaged ones."""
         queue = self.queue(place)
         kept: list[int] = []
@@ -213,7 +222,7 @@ class Fetcher:
             self._groups.drop(place, lost)
         return kept, b"".join(parts), sizes
 
-    def _fresh(self, fetched: Fetched, places: Iterable[Place]) -> None:
+    def _fresh(self, fetched: FetchProgress, places: Iterable[GroupPlace]) -> None:
         """Takes new messages of the topic."""
         for place in places:
             if fetched.is_over:
@@ -245,12 +254,14 @@ class Fetcher:
             if not fetched.asked.wanted.passes_all and fetched.pause():
                 return
 
-    def _pass(self, place: Place, offset: int) -> None:
+    def _pass(self, place: GroupPlace, offset: int) -> None:
         """Moves the frontier to `offset`: no message before it is for the group."""
         if offset > place.frontier:
             self._groups.move(place, offset)
 
-    def _others_pass(self, place: Place, offsets: Sequence[int], topics: Sequence[bytes | None], stop: int) -> None:
+    def _others_pass(
+        self, place: GroupPlace, offsets: Sequence[int], topics: Sequence[bytes | None], stop: int
+    ) -> None:
         """Moves the places of the group's other topics past records of %RETRY%group before `stop` that are not theirs.
 
         Those records are about to belong to this place, or to none; only places that are as far move, up to their own
@@ -262,7 +273,7 @@ class Fetcher:
                 own = (at for at, of in zip(offsets, topics, strict=True) if at >= least and of == topic)
                 self._pass(other, min(next(own, stop), stop))
 
-    def _retried(self, fetched: Fetched, place: Place) -> None:
+    def _retried(self, fetched: FetchProgress, place: GroupPlace) -> None:
         """Takes new records of %RETRY%group for this topic; those that are not due yet wait for their time."""
         if fetched.asked.ordered and place.entries:
             return
@@ -283,7 +294,7 @@ class Fetcher:
             if fetched.pause() or (fetched.asked.ordered and place.entries):
                 return
 
-    def _take_retries(self, fetched: Fetched, place: Place, scanned: Scanned) -> None:
+    def _take_retries(self, fetched: FetchProgress, place: GroupPlace, scanned: ScanResult) -> None:
         now_ms, topic = self._clock.now_ms(), fetched.asked.topic.encode()
         topics, times = values(scanned.records, scanned.sizes, (_RETRY_TOPIC, _VISIBLE_AT))
         offsets = scanned.offsets.tolist()
@@ -318,8 +329,8 @@ class Fetcher:
 
     def _lease(
         self,
-        fetched: Fetched,
-        place: Place,
+        fetched: FetchProgress,
+        place: GroupPlace,
         parts: Sequence[tuple[list[int], int, Hold | None]],
         after: int,
         held: "Columns",
@@ -333,7 +344,7 @@ class Fetcher:
         for number, (offsets, attempt, past) in enumerate(parts, 1):
             groups.give(lease, offsets, until_ms, attempt, after if number == len(parts) else before, past)
         fetched.fresh -= groups.progress.outstanding - outstanding
-        fetched.given.append(Given(lease, held.records, held.sizes, held.offsets, held.attempts, until_ms))
+        fetched.given.append(LeasedBatch(lease, held.records, held.sizes, held.offsets, held.attempts, until_ms))
         fetched.found = True
         fetched.count -= len(held.offsets)
         fetched.size -= len(held.records)

@@ -8,16 +8,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from duetime_core.ondisk.gone import GoneLetters
 from duetime_core.telemetry.logs import sparing
 from duetime_format import receipts
-from duetime_format.events import SUPERSEDED, Key, Letter
+from duetime_format.events import SUPERSEDED, Letter, PlaceKey
+from duetime_shard.gone import GoneDeadLetters
 
-from duetime_store.files.gate import Gate
-from duetime_store.groups.holds import Hold, Lease, Place
+from duetime_store.files.gate import WriteGate
+from duetime_store.groups.holds import GroupPlace, Hold, Lease
 from duetime_store.groups.journal import GroupJournal
-from duetime_store.groups.lines import Lines
-from duetime_store.groups.state import Progress
+from duetime_store.groups.lines import WaiterLines
+from duetime_store.groups.state import GroupProgress
 from duetime_store.lanes.alarm import ShardClock
 from duetime_store.log.journal import Journal
 from duetime_store.queues.queues import Queues
@@ -38,10 +38,10 @@ _RATE_S = 60
 
 
 @dataclass(slots=True)
-class Open:
+class OpenMessage:
     """A message under a lease."""
 
-    place: Place
+    place: GroupPlace
     lease: Lease
     offset: int
     hold: Hold
@@ -81,18 +81,18 @@ class Activity:
     members: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
-class Groups:
+class GroupRegistry:
     """See the module."""
 
     def __init__(
         self,
         queues: Queues,
-        gate: Gate,
+        gate: WriteGate,
         clock: ShardClock,
         journal: Journal,
-        progress: Progress,
-        gone: GoneLetters,
-        lines: Lines,
+        progress: GroupProgress,
+        gone: GoneDeadLetters,
+        lines: WaiterLines,
         *,
         shard: int,
     ) -> None:
@@ -115,14 +115,14 @@ class Groups:
 
     # --- receipts ---------------------------------------------------------------------------------------------------
 
-    def _inspect(self, group: str, receipt: bytes, now_ms: int) -> int | Open:
+    def _inspect(self, group: str, receipt: bytes, now_ms: int) -> int | OpenMessage:
         """The message under a receipt, or the status if there is none: EXPIRED, UNKNOWN or done."""
         parsed = receipts.parse(receipt)
         if parsed is None or parsed.shard != self.shard:
             return UNKNOWN
         return self.find(group, parsed.lease, parsed.offset, now_ms)
 
-    def find(self, group: str, lease_id: int, offset: int, now_ms: int) -> int | Open:
+    def find(self, group: str, lease_id: int, offset: int, now_ms: int) -> int | OpenMessage:
         """The message of a lease of this shard, or EXPIRED, UNKNOWN or DONE."""
         lease = self.progress.leases.get(lease_id)
         if lease is None:
@@ -140,7 +140,7 @@ class Groups:
             return EXPIRED if lease.returned is not None and offset in lease.returned else DONE
         if hold.until_ms <= now_ms or offset in place.settling:
             return EXPIRED
-        return Open(place, lease, offset, hold)
+        return OpenMessage(place, lease, offset, hold)
 
     def _open(self, group: str, names: Sequence[bytes], done: int) -> tuple[list[int], dict[Lease, list[int]]]:
         """A status for each receipt, and the offsets of the OK ones, ascending, by lease; `done` is the status of
@@ -157,7 +157,7 @@ class Groups:
                 found.setdefault(one.lease, []).append(one.offset)
         return statuses, {lease: sorted(set(offsets)) for lease, offsets in found.items()}
 
-    def open_one(self, group: str, receipt: bytes) -> Open | int:
+    def open_one(self, group: str, receipt: bytes) -> OpenMessage | int:
         """The message under a receipt, or EXPIRED or UNKNOWN."""
         one = self._inspect(group, receipt, self.clock.now_ms())
         return EXPIRED if one == DONE else one
@@ -238,7 +238,7 @@ class Groups:
         self.armed()
         return statuses, times
 
-    def settle(self, one: Open, copy: Letter) -> Callable[[bool], None]:
+    def settle(self, one: OpenMessage, copy: Letter) -> Callable[[bool], None]:
         """Ends the lease with a record that is being staged. Call the result with whether the record became durable."""
         place, lease_id, offset = one.place, one.lease.id, one.offset
         self.journal.settle(place, lease_id, offset, copy)
@@ -284,10 +284,10 @@ class Groups:
 
     # --- exhausted leases -------------------------------------------------------------------------------------------
 
-    def take_exhausted(self, count: int, invisible_ms: int) -> list[Open]:
+    def take_exhausted(self, count: int, invisible_ms: int) -> list[OpenMessage]:
         now_ms = self.clock.now_ms()
         found = self.progress.take_exhausted(count)
-        taken: list[Open] = []
+        taken: list[OpenMessage] = []
         by_hold: dict[int, tuple[Hold, list[int]]] = {}
         for place, offset in found:
             hold = place.entries[offset]
@@ -297,7 +297,7 @@ class Groups:
             lease = self.progress.new_lease(place, now_ms, hold.attempt, is_taken=True, caller=hold.caller)
             until_ms = now_ms + invisible_ms
             self.give(lease, sorted(offsets), until_ms, hold.attempt, place.frontier, hold)
-            taken += [Open(place, lease, offset, place.entries[offset]) for offset in sorted(offsets)]
+            taken += [OpenMessage(place, lease, offset, place.entries[offset]) for offset in sorted(offsets)]
         self.armed()
         return taken
 
@@ -310,7 +310,9 @@ class Groups:
         self.journal.give(lease, offsets, until_ms, attempt, before, after, expired)
         self.progress.give(lease, offsets, until_ms, attempt, after, expired=expired, history=history)
 
-    def hide(self, place: Place, hidden: Mapping[tuple[int, int], list[int]], after: int, caller: str = "") -> None:
+    def hide(
+        self, place: GroupPlace, hidden: Mapping[tuple[int, int], list[int]], after: int, caller: str = ""
+    ) -> None:
         """Adds messages hidden until their time, by time and attempt; the place's frontier becomes `after`."""
         before = place.frontier
         for number, ((until_ms, attempt), offsets) in enumerate(hidden.items(), 1):
@@ -319,12 +321,12 @@ class Groups:
             self.journal.hide(place, offsets, until_ms, attempt, before, reached)
             self.progress.hide(place, offsets, until_ms, attempt, reached, caller)
 
-    def move(self, place: Place, frontier: int) -> None:
+    def move(self, place: GroupPlace, frontier: int) -> None:
         """Moves the frontier: no message before it is for the group."""
         self.journal.scan(place, place.frontier, frontier)
         place.frontier = frontier
 
-    def supersede(self, place: Place, offsets: list[int]) -> None:
+    def supersede(self, place: GroupPlace, offsets: list[int]) -> None:
         """Ends copies. Unread ones are after the frontier; the caller moves it past them. First gives leased ones back,
         without counting an attempt."""
         leased: dict[Lease, list[int]] = {}
@@ -339,17 +341,17 @@ class Groups:
             self.progress.end(place, 0, offsets)
             self._unblocked(place)
 
-    def drop(self, place: Place, offsets: list[int]) -> None:
+    def drop(self, place: GroupPlace, offsets: list[int]) -> None:
         """Ends returned messages whose records are gone or damaged."""
         self.journal.end(place, 0, offsets)
         self.lost_count += self.progress.end(place, 0, offsets)
 
-    def skip(self, place: Place, offsets: list[int]) -> None:
+    def skip(self, place: GroupPlace, offsets: list[int]) -> None:
         """Ends returned messages that are not for the place."""
         self.journal.end(place, 0, offsets)
         self.progress.end(place, 0, offsets)
 
-    def drop_before(self, place: Place, offset: int) -> None:
+    def drop_before(self, place: GroupPlace, offset: int) -> None:
         """Drops messages before `offset`, which retention has deleted."""
         if place.least < offset:
             count = self.progress.drop_before(place, offset)
@@ -372,14 +374,14 @@ class Groups:
         """Whether the group has a place in the topic, which may be its retry topic."""
         return any(key.group == group and topic in (key.topic, key.queue_topic) for key in self.progress.places)
 
-    def new_place(self, key: Key, frontier: int, caller: str = OPERATORS) -> Place:
+    def new_place(self, key: PlaceKey, frontier: int, caller: str = OPERATORS) -> GroupPlace:
         """Makes a place. Raises: Overloaded: the shard or the caller has the maximum of places or groups."""
         self.progress.check_place(key.group, caller, is_lite=key.is_lite)
         place = self.progress.place(key, frontier, caller)
         self.journal.reset(place, frontier)
         return place
 
-    def reset(self, key: Key, offset: int) -> None:
+    def reset(self, key: PlaceKey, offset: int) -> None:
         """Makes the group continue from `offset` in the queue."""
         self.gate.check_write()
         place = self.progress.places.get(key)
@@ -428,7 +430,7 @@ class Groups:
         deadline = self.progress.next_deadline_ms
         return deadline is not None and deadline <= now_ms
 
-    def _wake(self, places: Iterable[Place]) -> None:
+    def _wake(self, places: Iterable[GroupPlace]) -> None:
         for group, topic in {(place.key.group, place.key.topic) for place in places}:
             self._lines.wake(group, topic)
         if self.progress.exhausted and self._exhausted_waiters:
@@ -437,7 +439,7 @@ class Groups:
                 if not future.done():
                     future.set_result(None)
 
-    def _unblocked(self, place: Place) -> None:
+    def _unblocked(self, place: GroupPlace) -> None:
         if place.ordered and not place.is_blocked:
             self._wake({place})
 
@@ -476,6 +478,6 @@ class Groups:
             del members[next(iter(members))]
 
 
-def is_in(key: Key, topic: str) -> bool:
+def is_in(key: PlaceKey, topic: str) -> bool:
     """Whether the place is for messages of the topic, or of a lite topic of it."""
     return key.topic == topic or (key.is_lite and key.queue_topic == topic)

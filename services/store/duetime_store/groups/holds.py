@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Iterable
 
-from duetime_format.events import Key, Pairs
+from duetime_format.events import Pairs, PlaceKey
 
 LEASED, WAITING, RETURNED, EXHAUSTED = range(4)
 # Shared by places without any: most of many lite topics have none. They are never changed.
@@ -30,7 +30,7 @@ class Lease:
     def __init__(
         self,
         lease_id: int,
-        place: "Place",
+        place: "GroupPlace",
         received_at_ms: int,
         max_attempts: int,
         *,
@@ -67,7 +67,7 @@ class Hold:
 
     def __init__(
         self,
-        place: "Place",
+        place: "GroupPlace",
         state: int,
         offsets: list[int],
         *,
@@ -99,7 +99,7 @@ class Hold:
         return [offset for offset in self.offsets if get(offset) is self]
 
 
-class Place:
+class GroupPlace:
     """A group's progress in one queue."""
 
     __slots__ = (
@@ -116,7 +116,7 @@ class Place:
         "settling",
     )
 
-    def __init__(self, key: Key, number: int, frontier: int, caller: str = "") -> None:
+    def __init__(self, key: PlaceKey, number: int, frontier: int, caller: str = "") -> None:
         self.key = key
         # Whom it counts for; empty: unknown, as since a start.
         self.caller = caller

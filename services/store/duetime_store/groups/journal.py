@@ -4,7 +4,7 @@ from duetime_format import events
 from duetime_format.events import Letter, Pairs
 from duetime_format.ranges import ranges
 
-from duetime_store.groups.holds import Lease, Place
+from duetime_store.groups.holds import GroupPlace, Lease
 from duetime_store.log.journal import Journal
 
 
@@ -27,43 +27,43 @@ class GroupJournal:
             lease.ordered,
             lease.is_taken,
         )
-        self._journal.add(events.Give(*fixed, attempt, before, after, expired, ranges(offsets)), place)
+        self._journal.add(events.GiveEvent(*fixed, attempt, before, after, expired, ranges(offsets)), place)
 
-    def end(self, place: Place, lease_id: int, offsets: list[int]) -> None:
-        self._journal.add(events.End(place.number, lease_id, ranges(offsets)), place)
+    def end(self, place: GroupPlace, lease_id: int, offsets: list[int]) -> None:
+        self._journal.add(events.EndEvent(place.number, lease_id, ranges(offsets)), place)
 
-    def change(self, place: Place, lease_id: int, offsets: list[int], until_ms: int) -> None:
-        self._journal.add(events.Change(place.number, lease_id, until_ms, ranges(offsets)), place)
+    def change(self, place: GroupPlace, lease_id: int, offsets: list[int], until_ms: int) -> None:
+        self._journal.add(events.ChangeEvent(place.number, lease_id, until_ms, ranges(offsets)), place)
 
-    def back(self, place: Place, lease_id: int, offsets: list[int], ended_at_ms: int, *, counted: bool) -> None:
-        self._journal.add(events.Back(place.number, lease_id, ended_at_ms, counted, ranges(offsets)), place)
+    def back(self, place: GroupPlace, lease_id: int, offsets: list[int], ended_at_ms: int, *, counted: bool) -> None:
+        self._journal.add(events.ReturnEvent(place.number, lease_id, ended_at_ms, counted, ranges(offsets)), place)
 
-    def defer(self, place: Place, lease_id: int, offset: int, until_ms: int, history: bytes) -> None:
-        self._journal.add(events.Defer(place.number, lease_id, offset, until_ms, history), place)
+    def defer(self, place: GroupPlace, lease_id: int, offset: int, until_ms: int, history: bytes) -> None:
+        self._journal.add(events.DeferEvent(place.number, lease_id, offset, until_ms, history), place)
 
-    def settle(self, place: Place, lease_id: int, offset: int, copy: Letter) -> None:
-        self._journal.add(events.Settle(place.number, lease_id, offset, copy), place)
+    def settle(self, place: GroupPlace, lease_id: int, offset: int, copy: Letter) -> None:
+        self._journal.add(events.SettleEvent(place.number, lease_id, offset, copy), place)
 
-    def scan(self, place: Place, before: int, after: int) -> None:
-        self._journal.add(events.Scan(place.number, before, after), place)
+    def scan(self, place: GroupPlace, before: int, after: int) -> None:
+        self._journal.add(events.ScanEvent(place.number, before, after), place)
 
-    def hide(self, place: Place, offsets: list[int], until_ms: int, attempt: int, before: int, after: int) -> None:
-        self._journal.add(events.Hide(place.number, until_ms, attempt, before, after, ranges(offsets)), place)
+    def hide(self, place: GroupPlace, offsets: list[int], until_ms: int, attempt: int, before: int, after: int) -> None:
+        self._journal.add(events.HideEvent(place.number, until_ms, attempt, before, after, ranges(offsets)), place)
 
-    def reset(self, place: Place, offset: int) -> None:
-        self._journal.add(events.Reset(place.number, offset), place)
+    def reset(self, place: GroupPlace, offset: int) -> None:
+        self._journal.add(events.ResetEvent(place.number, offset), place)
 
     def delete(self, group: str) -> None:
-        self._journal.add(events.Delete(group))
+        self._journal.add(events.DeleteEvent(group))
 
     def taken(self, topic: str, queue: int, offsets: list[int]) -> None:
         """Marks dead letters as gone."""
-        self._journal.add(events.Taken(topic, queue, ranges(offsets)))
+        self._journal.add(events.DeadLetterRemoveEvent(topic, queue, ranges(offsets)))
 
     def left(self, topic: str, queue: int, offsets: list[int]) -> None:
         """Marks dead letters as existing, regardless of earlier events."""
-        self._journal.add(events.Left(topic, queue, ranges(offsets)))
+        self._journal.add(events.DeadLetterKeepEvent(topic, queue, ranges(offsets)))
 
     def letter(self, letter: Letter, copy: Letter) -> None:
         """Marks a dead letter as gone if the copy exists."""
-        self._journal.add(events.LetterSettle(letter, copy))
+        self._journal.add(events.DeadLetterSettleEvent(letter, copy))

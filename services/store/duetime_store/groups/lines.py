@@ -16,7 +16,7 @@ from duetime_store.queues.consumequeue import ConsumeQueue
 
 
 @dataclass(eq=False, slots=True)
-class Waiter:
+class MessageWaiter:
     future: "asyncio.Future[None]"
 
     def wake(self) -> None:
@@ -25,10 +25,10 @@ class Waiter:
 
 
 @dataclass(eq=False, slots=True)
-class Line:
+class WaiterLine:
     """The waiters of one (group, topic), and the next turn."""
 
-    waiters: deque[Waiter] = field(default_factory=deque)
+    waiters: deque[MessageWaiter] = field(default_factory=deque)
     # Determines the first queue.
     turn: int = 0
     fresh_first: bool = False
@@ -58,7 +58,7 @@ class Line:
 
 
 @dataclass(eq=False, slots=True)
-class LiteWaiter(Waiter):
+class LiteWaiter(MessageWaiter):
     """A waiter of a group for messages of some lite topics."""
 
     group: str
@@ -106,15 +106,15 @@ class LiteLines:
                     waiter.wake()
 
 
-class Lines:
+class WaiterLines:
     """The lines of a shard."""
 
     def __init__(self) -> None:
-        self._lines: dict[tuple[str, str], Line] = {}
+        self._lines: dict[tuple[str, str], WaiterLine] = {}
         self.lites = LiteLines()
 
-    def of(self, group: str, topic: str) -> Line:
-        return self._lines.setdefault((group, topic), Line())
+    def of(self, group: str, topic: str) -> WaiterLine:
+        return self._lines.setdefault((group, topic), WaiterLine())
 
     def wake(self, group: str, topic: str) -> None:
         """Wakes the line, if there is one, for messages returned to the group."""

@@ -1,7 +1,7 @@
 """Receives of lite topics: each in order, with one lease at a time, for the members that subscribe to it.
 
 A receive names its lite topics, so the store keeps no subscription. The place of a group in a lite topic is one in the
-parent's queue (`Key.is_lite`), made with the group's first message: an offset, whose changes are journaled as all are.
+parent's queue (`PlaceKey.is_lite`), made with the group's first message: an offset, journaled like all others.
 
     receive ──▶ waits under the name of each of its lite topics ──▶ a message comes, or returns: its lite topic is ready
             ◀── a fetch looks at those that are ready, at first at all
@@ -17,24 +17,24 @@ import numpy as np
 from duetime.v1 import gateway_pb2
 from duetime_format import record
 from duetime_format.columns import retries, values
-from duetime_format.events import Key
+from duetime_format.events import PlaceKey
 from duetime_format.names import LITE_PREFIX, lite_key
 
 from duetime_store.files import configs
-from duetime_store.groups.fetch import Asked, Columns, Fetched, Fetcher, by_attempt
-from duetime_store.groups.groups import Groups
-from duetime_store.groups.holds import RETURNED, Place
-from duetime_store.groups.lines import Lines, LiteWaiter
-from duetime_store.groups.state import Progress
+from duetime_store.groups.fetch import Columns, Fetcher, FetchProgress, FetchRequest, by_attempt
+from duetime_store.groups.groups import GroupRegistry
+from duetime_store.groups.holds import RETURNED, GroupPlace
+from duetime_store.groups.lines import LiteWaiter, WaiterLines
+from duetime_store.groups.state import GroupProgress
 from duetime_store.lanes.alarm import ShardClock
 from duetime_store.log.commitlog import CommitLog
 from duetime_store.queues.consumequeue import ConsumeQueue
-from duetime_store.queues.lites import Lites, LiteTopic
+from duetime_store.queues.lites import Lites, LiteTopicIndex
 from duetime_store.queues.queues import Queues
 from duetime_store.reading.lites import LiteFiller
 from duetime_store.reading.offsets import first_stored_at
 from duetime_store.reading.reader import Reader, fitting
-from duetime_store.reading.turns import Turns, Walk
+from duetime_store.reading.turns import ScanTurns, YieldingScan
 
 _QUEUE_OFFSET = record.MULTI_QUEUE_OFFSET.encode()
 # The table of a broker's offsets in lite topics.
@@ -46,7 +46,7 @@ _KEYS = 4_096
 # Cached starts of groups.
 _STARTS_MAX = 1_024
 # Fetches messages of these lite topics within a step of the walk.
-Take = Callable[[Sequence[str], Walk], Fetched]
+Take = Callable[[Sequence[str], YieldingScan], FetchProgress]
 
 
 class LiteFetcher(Fetcher):
@@ -57,7 +57,7 @@ class LiteFetcher(Fetcher):
         queues: Queues,
         clock: ShardClock,
         reader: Reader,
-        groups: Groups,
+        groups: GroupRegistry,
         lites: Lites,
         filler: LiteFiller,
         brokers: Mapping[str, int],
@@ -70,13 +70,13 @@ class LiteFetcher(Fetcher):
         # The first offset in each queue of a parent topic, by topic and time, for groups that start at a time.
         self.starts: dict[tuple[str, int], dict[int, int]] = {}
 
-    def fetch_lites(self, asked: Asked, keys: Sequence[str], walk: Walk, *, peek: bool) -> Fetched:
+    def fetch_lites(self, asked: FetchRequest, keys: Sequence[str], walk: YieldingScan, *, peek: bool) -> FetchProgress:
         """Takes messages of these lite topics, up to the limits. `unvisited` of the answer are those it did not get
         to."""
         groups = self._groups
         groups.expire()
         room = groups.progress.room(asked.group, asked.caller)
-        fetched = Fetched(asked, asked.max_count, asked.max_bytes, room, peek, walk)
+        fetched = FetchProgress(asked, asked.max_count, asked.max_bytes, room, peek, walk)
         for index, key in enumerate(keys):
             if fetched.is_over or fetched.pause():
                 fetched.unvisited = list(keys[index:])
@@ -86,7 +86,7 @@ class LiteFetcher(Fetcher):
                 self._take(fetched, key, lite)
         return fetched
 
-    def may_have(self, asked: Asked, key: str) -> bool:
+    def may_have(self, asked: FetchRequest, key: str) -> bool:
         """Whether another fetch may find a message of the lite topic."""
         lite = self._lites.get(key)
         if lite is None:
@@ -99,10 +99,10 @@ class LiteFetcher(Fetcher):
             for place, number in zip(places, lite.queues, strict=True)
         )
 
-    def _known(self, asked: Asked, key: str, number: int) -> Place | None:
-        return self._groups.progress.places.get(Key(asked.group, key, asked.topic, number))
+    def _known(self, asked: FetchRequest, key: str, number: int) -> GroupPlace | None:
+        return self._groups.progress.places.get(PlaceKey(asked.group, key, asked.topic, number))
 
-    def _take(self, fetched: Fetched, key: str, lite: LiteTopic) -> None:
+    def _take(self, fetched: FetchProgress, key: str, lite: LiteTopicIndex) -> None:
         places = [self._place(fetched.asked, key, number) for number in lite.queues if number in fetched.asked.queues]
         for place in places:
             self._groups.drop_before(place, self.queue(place).min_offset)
@@ -121,14 +121,14 @@ class LiteFetcher(Fetcher):
             # The next one may be in another queue.
             self._next(fetched, oldest, lite, 1)
 
-    def _place(self, asked: Asked, key: str, number: int) -> Place:
+    def _place(self, asked: FetchRequest, key: str, number: int) -> GroupPlace:
         """Raises: Overloaded: the shard or the caller has the maximum of places."""
         found = self._known(asked, key, number)
         if found is None:
             queue = self._queues.find(asked.topic, number)
             start = self.starts.get((asked.topic, asked.start_at_ms), {}).get(number, 0)
             start = max(start, queue.min_offset, self._brokers_start(asked.group, key, queue))
-            found = self._groups.new_place(Key(asked.group, key, asked.topic, number), start, asked.caller)
+            found = self._groups.new_place(PlaceKey(asked.group, key, asked.topic, number), start, asked.caller)
         return found
 
     def _brokers_start(self, group: str, key: str, queue: ConsumeQueue) -> int:
@@ -147,7 +147,7 @@ class LiteFetcher(Fetcher):
                     return int(offset)
         return offsets[-1] + 1 if offsets else 0
 
-    def _drop_foreign(self, place: Place, lite: LiteTopic) -> None:
+    def _drop_foreign(self, place: GroupPlace, lite: LiteTopicIndex) -> None:
         """Ends returned messages of other lite topics: after a loss of events, a place has all of its queue."""
         key = place.key
         returned = [offset for offset, hold in place.entries.items() if hold.state == RETURNED]
@@ -156,16 +156,16 @@ class LiteFetcher(Fetcher):
             if foreign:
                 self._groups.skip(place, sorted(foreign))
 
-    def _oldest(self, places: Iterable[Place], lite: LiteTopic) -> Place | None:
+    def _oldest(self, places: Iterable[GroupPlace], lite: LiteTopicIndex) -> GroupPlace | None:
         """The place with the first unread message in the log."""
-        found: list[tuple[int, int, Place]] = []
+        found: list[tuple[int, int, GroupPlace]] = []
         for place in places:
             for offset in lite.after(place.key.queue, place.frontier, 1):
                 units = self.queue(place).read(offset, 1)
                 found.append((int(units["position"][0]) if len(units) else 0, place.key.queue, place))
         return min(found, default=(0, 0, None))[2]
 
-    def _next(self, fetched: Fetched, place: Place, lite: LiteTopic, count: int) -> None:
+    def _next(self, fetched: FetchProgress, place: GroupPlace, lite: LiteTopicIndex, count: int) -> None:
         """Takes unread messages of the place."""
         while not fetched.is_over:
             offsets = lite.after(place.key.queue, place.frontier, 1 if fetched.peek else max(count, 1))
@@ -180,7 +180,7 @@ class LiteFetcher(Fetcher):
             if self._lease_some(fetched, place, offsets[: fetched.fresh]) or fetched.unfinished:
                 return
 
-    def _lease_some(self, fetched: Fetched, place: Place, offsets: list[int]) -> bool:
+    def _lease_some(self, fetched: FetchProgress, place: GroupPlace, offsets: list[int]) -> bool:
         """Leases the first messages that fit. Returns False if none is left of them: they are gone or damaged."""
         queue = self.queue(place)
         units = queue.read_at(np.array(offsets, np.int64))
@@ -210,9 +210,9 @@ class LiteReceiver:
         log: CommitLog,
         clock: ShardClock,
         fetcher: LiteFetcher,
-        lines: Lines,
+        lines: WaiterLines,
         filler: LiteFiller,
-        turns: Turns,
+        turns: ScanTurns,
     ) -> None:
         self._queues = queues
         self._log = log
@@ -222,10 +222,10 @@ class LiteReceiver:
         self._filler = filler
         self._turns = turns
 
-    def fetch(self, asked: Asked, keys: Sequence[str], walk: Walk, *, peek: bool) -> Fetched:
+    def fetch(self, asked: FetchRequest, keys: Sequence[str], walk: YieldingScan, *, peek: bool) -> FetchProgress:
         return self._fetcher.fetch_lites(asked, keys, walk, peek=peek)
 
-    async def until_found(self, asked: Asked, take: Take) -> bool:
+    async def until_found(self, asked: FetchRequest, take: Take) -> bool:
         """Fetches, and waits for new messages, until one is found or the time is over. False: none is found, or the
         group or its topic has been deleted."""
         self._filler.watch(asked.topic)
@@ -262,7 +262,7 @@ class LiteReceiver:
                 if self._fetcher.may_have(asked, key):
                     self._waiters.wake(key, asked.group)
 
-    async def _find_starts(self, asked: Asked) -> None:
+    async def _find_starts(self, asked: FetchRequest) -> None:
         """Looks up where a new group starts in each queue."""
         starts, name = self._fetcher.starts, (asked.topic, asked.start_at_ms)
         if name in starts:
@@ -279,7 +279,7 @@ class LiteReceiver:
 
 
 async def list_lite_topics(
-    turns: Turns, lites: Lites, progress: Progress, request: gateway_pb2.ListLiteTopicsRequest
+    turns: ScanTurns, lites: Lites, progress: GroupProgress, request: gateway_pb2.ListLiteTopicsRequest
 ) -> gateway_pb2.ListLiteTopicsResponse:
     """The lite topics of a topic after a name, by name, as many as requested."""
     prefix, keys = lite_key(request.topic, ""), list(lites)
@@ -297,12 +297,12 @@ async def list_lite_topics(
         key = lite_key(request.topic, name)
         lite = lites.get(key)
         if lite is not None:
-            unread = _unread(progress, lite, Key(request.group, key, request.topic, 0)) if request.group else 0
+            unread = _unread(progress, lite, PlaceKey(request.group, key, request.topic, 0)) if request.group else 0
             response.lite_topics.add(name=name, message_count=lite.count, unread_count=unread)
     return response
 
 
-def _unread(progress: Progress, lite: LiteTopic, key: Key) -> int:
+def _unread(progress: GroupProgress, lite: LiteTopicIndex, key: PlaceKey) -> int:
     """Messages that the group of the key has not received."""
     places = ((number, progress.places.get(key._replace(queue=number))) for number in lite.queues)
     return sum(lite.unread(number, 0 if place is None else place.frontier) for number, place in places)
@@ -323,7 +323,7 @@ def brokers_offsets(config: Path) -> dict[str, int]:
 class LitePlaces:
     """The places of groups in lite topics: see duetime_store.reading.lites.LiteReaders."""
 
-    def __init__(self, progress: Progress, lines: Lines) -> None:
+    def __init__(self, progress: GroupProgress, lines: WaiterLines) -> None:
         self._progress = progress
         self.placed = frozenset(key.topic for key in progress.places if key.is_lite)
         self.arrived = lines.lites.wake

@@ -16,20 +16,20 @@ from pathlib import Path
 
 import numpy as np
 import structlog
-from duetime_core.ondisk.gone import GoneLetters
 from duetime_format import record
-from duetime_format.errors import Damaged
-from duetime_format.events import Key, Letter
+from duetime_format.errors import DamagedBytes
+from duetime_format.events import Letter, PlaceKey
 from duetime_format.lanes import lane_of
 from duetime_format.names import GROUPS_TOPIC
 from duetime_format.units import FILLER_SIZE, are_ended
+from duetime_shard.gone import GoneDeadLetters
 
 from duetime_store.files import configs
 from duetime_store.groups import pops, snapshot
 from duetime_store.groups.journal import GroupJournal
-from duetime_store.groups.offsets import GroupOffsets
-from duetime_store.groups.replay import Replay
-from duetime_store.groups.state import Progress
+from duetime_store.groups.offsets import CommittedOffsets
+from duetime_store.groups.replay import GroupReplay
+from duetime_store.groups.state import GroupProgress
 from duetime_store.groups.subscription_groups import most_attempts
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.writing.store import Store
@@ -41,30 +41,30 @@ _UNITS_AT_ONCE = 1_024
 
 
 @dataclass(slots=True)
-class State:
+class LoadedGroups:
     """The state of groups, and the damage found while loading it."""
 
-    progress: Progress
-    gone: GoneLetters
+    progress: GroupProgress
+    gone: GoneDeadLetters
     events: int = 0
     faults: int = 0
 
 
-def load(path: Path, store: Store, offsets: GroupOffsets) -> State:
+def load(path: Path, store: Store, offsets: CommittedOffsets) -> LoadedGroups:
     """The state according to the snapshot at `path` and the log."""
     faults = 0
     loaded = None
     try:
         loaded = snapshot.read(path)
-    except (Damaged, OSError) as error:
+    except (DamagedBytes, OSError) as error:
         faults += 1
         log.error("snapshot of groups damaged, the journal is read from its start", file=path.name, error=str(error))
     if loaded is None:
-        loaded = snapshot.Loaded(0, Progress(), GoneLetters())
+        loaded = snapshot.GroupSnapshot(0, GroupProgress(), GoneDeadLetters())
     progress, gone = loaded.progress, loaded.gone
     queue = store.queues.known(_TOPIC, 0)
     if queue is not None and queue.max_offset:
-        replay = Replay(
+        replay = GroupReplay(
             progress,
             gone,
             lambda topic, number: _ends(store, topic, number),
@@ -73,7 +73,7 @@ def load(path: Path, store: Store, offsets: GroupOffsets) -> State:
         )
         faults += _replay(store, queue, loaded.journal_offset, replay)
     else:
-        replay = Replay(progress, gone, lambda topic, number: (0, 0), lambda key: -1, lambda copy: False)
+        replay = GroupReplay(progress, gone, lambda topic, number: (0, 0), lambda key: -1, lambda copy: False)
     _fit(store, progress)
     for topic, number in gone.queues():
         gone.keep(topic, number, *_ends(store, topic, number))
@@ -83,7 +83,7 @@ def load(path: Path, store: Store, offsets: GroupOffsets) -> State:
     _open_again(store, progress, gone, replay)
     if replay.found.lost_range:
         log.warning("events of groups are lost: messages are redelivered", messages=replay.found.lost_range)
-    return State(progress, gone, replay.found.events, faults)
+    return LoadedGroups(progress, gone, replay.found.events, faults)
 
 
 def _ends(store: Store, topic: str, number: int) -> tuple[int, int]:
@@ -111,16 +111,16 @@ def _is_there(store: Store, copy: Letter) -> bool:
         return True
     try:
         record.decode(store.read_record(position, size))
-    except Damaged:
+    except DamagedBytes:
         return False
     return True
 
 
-def _start(offsets: GroupOffsets, key: Key) -> int:
+def _start(offsets: CommittedOffsets, key: PlaceKey) -> int:
     return -1 if key.is_lite else offsets.find(key.group, key.queue_topic).get(key.queue, -1)
 
 
-def _replay(store: Store, queue: ConsumeQueue, first: int, replay: Replay) -> int:
+def _replay(store: Store, queue: ConsumeQueue, first: int, replay: GroupReplay) -> int:
     """Applies the journal from an offset on. Returns the number of unreadable records."""
     faults = 0
     offset = max(min(first, queue.max_offset), queue.min_offset)
@@ -130,16 +130,16 @@ def _replay(store: Store, queue: ConsumeQueue, first: int, replay: Replay) -> in
         for index, (position, size, _) in enumerate(units.tolist()):
             try:
                 if size == FILLER_SIZE:
-                    raise Damaged("it is missing")
+                    raise DamagedBytes("it is missing")
                 replay.apply(record.decode(store.read_record(position, size)).body)
-            except Damaged as error:
+            except DamagedBytes as error:
                 faults += 1
                 log.error("record of group events damaged", offset=offset + index, error=str(error))
         offset += len(units)
     return faults
 
 
-def _fit(store: Store, progress: Progress) -> None:
+def _fit(store: Store, progress: GroupProgress) -> None:
     for key, place in list(progress.places.items()):
         if place.frontier < 0:
             progress.forget(place)
@@ -156,7 +156,7 @@ def _fit(store: Store, progress: Progress) -> None:
         progress.drop_before(place, least)
 
 
-def _apply_broker_offsets(store: Store, progress: Progress, offsets: GroupOffsets) -> None:
+def _apply_broker_offsets(store: Store, progress: GroupProgress, offsets: CommittedOffsets) -> None:
     """Marks messages as done that a broker has given to groups since."""
     journal = GroupJournal(store.journal)
     for key, place in progress.places.items():
@@ -177,7 +177,7 @@ def _apply_broker_offsets(store: Store, progress: Progress, offsets: GroupOffset
             place.frontier = offset
 
 
-def _open_again(store: Store, progress: Progress, gone: GoneLetters, replay: Replay) -> None:
+def _open_again(store: Store, progress: GroupProgress, gone: GoneDeadLetters, replay: GroupReplay) -> None:
     journal = GroupJournal(store.journal)
     for place, lease_id, offset in replay.found.open_again:
         hold = place.entries.get(offset)

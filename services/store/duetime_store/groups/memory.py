@@ -8,7 +8,7 @@ ENDED_MAX = 65_536
 
 
 @dataclass(slots=True)
-class Ended:
+class EndedLease:
     """The remembered data of one ended lease."""
 
     group: str
@@ -17,14 +17,14 @@ class Ended:
 
 
 @dataclass(slots=True)
-class Memory:
+class LeaseMemory:
     """The leases that ended last; for an unknown lease, all messages count as returned."""
 
     # An OrderedDict, because a plain dict skips the places of removed keys to find its first.
-    leases: OrderedDict[int, Ended] = field(default_factory=OrderedDict)
+    leases: OrderedDict[int, EndedLease] = field(default_factory=OrderedDict)
     size: int = 0
 
-    def add(self, lease_id: int, ended: Ended) -> None:
+    def add(self, lease_id: int, ended: EndedLease) -> None:
         self.forget(lease_id)
         self.leases[lease_id] = ended
         self.size += 1 + len(ended.returned)

@@ -5,14 +5,14 @@ from collections.abc import Iterable
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from duetime_store.groups.groups import Groups
+from duetime_store.groups.groups import GroupRegistry
 from duetime_store.groups.retries import WaitingRetries
 
 
 class GroupCollector(Collector):
     """Outstanding messages of all groups, and lost ones; waiting retries and acknowledgements of each."""
 
-    def __init__(self, groups: Groups, retries: WaitingRetries) -> None:
+    def __init__(self, groups: GroupRegistry, retries: WaitingRetries) -> None:
         self._groups = groups
         self._retries = retries
 

@@ -19,11 +19,11 @@ import structlog
 from duetime.v1 import gateway_pb2
 from duetime_core.errors import DiskFull, InvalidArgument, Unavailable, Violation, refuse
 from duetime_core.limits.seats import Seats
-from duetime_core.ondisk.pops import Pop
 from duetime_core.telemetry.logs import sparing
 from duetime_format.admission import group_violations
 from duetime_format.errors import within
 from duetime_format.names import is_system_topic
+from duetime_shard.brokers.pops import Pop
 
 from duetime_store.files import configs
 from duetime_store.files.gate import NO_ROOM
@@ -38,7 +38,7 @@ often = sparing()
 _TABLE, _TOPICS = "offsetTable", "groupTopicMap"
 
 
-class GroupOffsets:
+class CommittedOffsets:
     """The file's content. Belongs to the event loop's thread; `worker` writes."""
 
     def __init__(self, worker: FileWorker, watch: DiskWatch) -> None:

@@ -12,20 +12,20 @@ from duetime_format.names import GROUPS_TOPIC
 
 from duetime_store.files.worker import FileWorker
 from duetime_store.groups import snapshot
-from duetime_store.groups.groups import Groups
-from duetime_store.groups.offsets import GroupOffsets
+from duetime_store.groups.groups import GroupRegistry
+from duetime_store.groups.offsets import CommittedOffsets
 from duetime_store.queues.queues import Queues
 from duetime_store.writing.flusher import Flusher
 
 
 class GroupKeeper:
-    """See duetime_store.recovery.checkpointer.Keeper."""
+    """See duetime_store.recovery.checkpointer.CheckpointKeeper."""
 
     def __init__(
         self,
         queues: Queues,
-        groups: Groups,
-        offsets: GroupOffsets,
+        groups: GroupRegistry,
+        offsets: CommittedOffsets,
         flusher: Flusher,
         worker: FileWorker,
     ) -> None:
@@ -59,7 +59,7 @@ class GroupKeeper:
 
         return write
 
-    def _still(self, captured: snapshot.Captured, firsts: list[int]) -> dict[tuple[str, str], dict[int, int]]:
+    def _still(self, captured: snapshot.CapturedGroups, firsts: list[int]) -> dict[tuple[str, str], dict[int, int]]:
         """Committed offsets by group and topic, retry topics included. A group may have been deleted since the
         capture."""
         found: dict[tuple[str, str], dict[int, int]] = {}

@@ -1,4 +1,4 @@
-"""Takes over the messages that groups of a broker have received by POP (duetime_core.ondisk.pops), at a start.
+"""Takes over the messages that groups of a broker have received by POP (duetime_shard.brokers.pops), at a start.
 
     in a topic                      leased, as the broker had them: until the same time, as the same attempt
     in a retry topic of POP         copied into %RETRY%group, hidden until that time
@@ -13,18 +13,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import structlog
-from duetime_core.ondisk.pops import REVIVE_PREFIX, REVIVERS, Pop, by_place, origin_of
 from duetime_format import layout, limits, record
-from duetime_format.errors import Damaged
-from duetime_format.events import Key
+from duetime_format.errors import DamagedBytes
+from duetime_format.events import PlaceKey
 from duetime_format.names import RETRY_PREFIX, retry_topic
 from duetime_format.properties import decode_properties, encode_properties
 from duetime_format.record import Record
 from duetime_format.units import FILLER_SIZE
+from duetime_shard.brokers.pops import REVIVE_PREFIX, REVIVERS, Pop, by_place, origin_of
 
 from duetime_store.groups.journal import GroupJournal
-from duetime_store.groups.offsets import GroupOffsets
-from duetime_store.groups.state import Progress
+from duetime_store.groups.offsets import CommittedOffsets
+from duetime_store.groups.state import GroupProgress
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.writing.store import Store
 
@@ -35,9 +35,9 @@ _GAP_MAX = 65_536
 _UNITS_AT_ONCE = 1_024
 
 
-def take_over(store: Store, progress: Progress, offsets: GroupOffsets, attempts: dict[str, int]) -> None:
+def take_over(store: Store, progress: GroupProgress, offsets: CommittedOffsets, attempts: dict[str, int]) -> None:
     """`attempts`: the most attempts by group. Raises: OSError."""
-    taking = _Taking(store, progress, offsets, attempts)
+    taking = _PopTakeover(store, progress, offsets, attempts)
     for (group, topic, number), pops in by_place(offsets.pops).items():
         if origin_of(group, topic) == topic:
             taking.lease(group, topic, number, pops)
@@ -60,10 +60,10 @@ def take_over(store: Store, progress: Progress, offsets: GroupOffsets, attempts:
 
 
 @dataclass(slots=True)
-class _Taking:
+class _PopTakeover:
     store: Store
-    progress: Progress
-    offsets: GroupOffsets
+    progress: GroupProgress
+    offsets: CommittedOffsets
     attempts: dict[str, int]
 
     def lease(self, group: str, topic: str, number: int, pops: list[Pop]) -> None:
@@ -71,7 +71,7 @@ class _Taking:
         if queue is None or not queue.max_offset:
             log.warning("messages received by POP are gone", group=group, topic=topic, queue=number)
             return
-        key = Key(group, topic, topic, number)
+        key = PlaceKey(group, topic, topic, number)
         start = self.offsets.find(group, topic).get(number, queue.min_offset)
         start = min(max(start, queue.min_offset), queue.max_offset)
         place = self.progress.place(key, start)
@@ -96,12 +96,12 @@ class _Taking:
         if not any(key.group == group and key.queue_topic == topic for key in self.progress.places):
             return
         for number, offset in self.offsets.find(group, topic).items():
-            key, queue = Key(group, topic, topic, number), self.store.queues.known(topic.encode(), number)
+            key, queue = PlaceKey(group, topic, topic, number), self.store.queues.known(topic.encode(), number)
             if key not in self.progress.places and queue is not None:
                 place = self.progress.place(key, min(max(offset, queue.min_offset), queue.max_offset))
                 journal.scan(place, place.frontier, place.frontier)
 
-    def _give(self, key: Key, open_: list[tuple[int, Pop]], unknown: list[int], begin: int, end: int) -> None:
+    def _give(self, key: PlaceKey, open_: list[tuple[int, Pop]], unknown: list[int], begin: int, end: int) -> None:
         """Leases messages; the group's offset becomes `end`."""
         progress, place, journal = self.progress, self.progress.places[key], GroupJournal(self.store.journal)
         # The events name everything from there on, so a later start needs no other file.
@@ -204,7 +204,7 @@ class _Taking:
             return None
         try:
             return record.decode(self.store.read_record(position, size))
-        except Damaged as error:
+        except DamagedBytes as error:
             log.warning("message received by POP can't be read", topic=queue.topic, offset=offset, error=str(error))
             return None
 

@@ -5,14 +5,14 @@ from collections.abc import Iterable, Sequence
 
 from prometheus_client import Counter
 
-from duetime_store.groups.fetch import Asked, Fetched, Fetcher
-from duetime_store.groups.groups import Groups
-from duetime_store.groups.holds import Place
+from duetime_store.groups.fetch import Fetcher, FetchProgress, FetchRequest
+from duetime_store.groups.groups import GroupRegistry
+from duetime_store.groups.holds import GroupPlace
 from duetime_store.groups.precedence import Precedence
 from duetime_store.lanes.alarm import ShardClock
 from duetime_store.queues.queues import Queues
 from duetime_store.reading.reader import Reader
-from duetime_store.reading.turns import Walk
+from duetime_store.reading.turns import YieldingScan
 
 
 class PriorityFetcher(Fetcher):
@@ -23,7 +23,7 @@ class PriorityFetcher(Fetcher):
         queues: Queues,
         clock: ShardClock,
         reader: Reader,
-        groups: Groups,
+        groups: GroupRegistry,
         *,
         wait_ms: int,
         claims: Counter,
@@ -35,14 +35,14 @@ class PriorityFetcher(Fetcher):
 
     def fetch_by_priority(
         self,
-        asked: Asked,
-        own: list[Place],
-        retries: list[Place],
-        walk: Walk,
+        asked: FetchRequest,
+        own: list[GroupPlace],
+        retries: list[GroupPlace],
+        walk: YieldingScan,
         precedence: Precedence,
         *,
         fresh_first: bool,
-    ) -> Fetched:
+    ) -> FetchProgress:
         """As `fetch`, for a topic with priorities."""
         fetched = self._begun(asked, (*own, *retries), walk, peek=False)
         own = sorted(own, key=lambda place: -place.key.queue)
@@ -67,13 +67,13 @@ class PriorityFetcher(Fetcher):
             self._all_retries(fetched, retries)
         return fetched
 
-    def _all_retries(self, fetched: Fetched, retries: Iterable[Place]) -> None:
+    def _all_retries(self, fetched: FetchProgress, retries: Iterable[GroupPlace]) -> None:
         for place in retries:
             self._again(fetched, place)
             self._retried(fetched, place)
 
     def _by_claims(
-        self, fetched: Fetched, own: Sequence[Place], precedence: Precedence, passed_before_ms: float
+        self, fetched: FetchProgress, own: Sequence[GroupPlace], precedence: Precedence, passed_before_ms: float
     ) -> int:
         """Takes messages of queues that were passed over for too long; returns their number."""
         claims = precedence.claims(passed_before_ms)

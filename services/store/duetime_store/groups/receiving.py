@@ -7,22 +7,22 @@ from typing import Protocol
 
 from duetime_core.errors import FailedPrecondition, Overloaded
 from duetime_core.telemetry.logs import sparing
-from duetime_format.events import Key
+from duetime_format.events import PlaceKey
 from duetime_format.names import retry_topic
 from duetime_format.priority import PRIORITY_TYPE
 from duetime_format.texts import shown
 
-from duetime_store.groups.fetch import Asked, Fetched, Given
-from duetime_store.groups.groups import Groups, Open
-from duetime_store.groups.holds import Place
-from duetime_store.groups.lines import Line, Lines, Waiter
+from duetime_store.groups.fetch import FetchProgress, FetchRequest, LeasedBatch
+from duetime_store.groups.groups import GroupRegistry, OpenMessage
+from duetime_store.groups.holds import GroupPlace
+from duetime_store.groups.lines import MessageWaiter, WaiterLine, WaiterLines
 from duetime_store.groups.lites import LiteReceiver, Take
-from duetime_store.groups.offsets import GroupOffsets
+from duetime_store.groups.offsets import CommittedOffsets
 from duetime_store.groups.priorities import PriorityFetcher
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.queues.queues import unknown_topic
 from duetime_store.reading.offsets import first_stored_at
-from duetime_store.reading.turns import Turns, Walk
+from duetime_store.reading.turns import ScanTurns, YieldingScan
 from duetime_store.writing.flusher import Flusher
 from duetime_store.writing.store import Store
 
@@ -47,18 +47,18 @@ class AnswerRoom(Protocol):
         ...
 
 
-class Receiver:
+class GroupReceiver:
     """Serves Receive and AwaitMessages."""
 
     def __init__(
         self,
         store: Store,
         fetcher: PriorityFetcher,
-        groups: Groups,
-        lines: Lines,
-        offsets: GroupOffsets,
+        groups: GroupRegistry,
+        lines: WaiterLines,
+        offsets: CommittedOffsets,
         flusher: Flusher,
-        turns: Turns,
+        turns: ScanTurns,
         lites: LiteReceiver,
     ) -> None:
         self._lites = lites
@@ -75,7 +75,7 @@ class Receiver:
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
-    async def receive(self, asked: Asked, room: AnswerRoom | None = None) -> list[Given]:
+    async def receive(self, asked: FetchRequest, room: AnswerRoom | None = None) -> list[LeasedBatch]:
         """Leases messages, after waiting for the first; durable on return. If the caller leaves in the meantime, gives
         them back.
 
@@ -84,9 +84,9 @@ class Receiver:
             Overloaded: the limit of outstanding messages is reached, or there is no room for the answer.
             NotFound: no such topic or queue.
         """
-        given: list[Given] = []
+        given: list[LeasedBatch] = []
 
-        def taken(fetch: Callable[[Asked], Fetched]) -> Fetched:
+        def taken(fetch: Callable[[FetchRequest], FetchProgress]) -> FetchProgress:
             fitting = asked if room is None else replace(asked, max_bytes=room.left(asked.max_bytes))
             fetched = fetch(fitting)
             given.extend(fetched.given)
@@ -94,10 +94,10 @@ class Receiver:
                 room.take(sum(len(one.records) for one in fetched.given))
             return fetched
 
-        def take(line: Line, walk: Walk) -> Fetched:
+        def take(line: WaiterLine, walk: YieldingScan) -> FetchProgress:
             return taken(lambda fitting: self._fetch(fitting, line, walk, peek=False))
 
-        def take_lites(keys: Sequence[str], walk: Walk) -> Fetched:
+        def take_lites(keys: Sequence[str], walk: YieldingScan) -> FetchProgress:
             return taken(lambda fitting: self._fetch_lites(fitting, keys, walk, peek=False))
 
         try:
@@ -114,13 +114,13 @@ class Receiver:
         self._groups.gave(asked.group, asked.topic, asked.member, sum(len(one.sizes) for one in given))
         return given
 
-    async def ready(self, asked: Asked) -> bool:
+    async def ready(self, asked: FetchRequest) -> bool:
         """Whether there is something, after waiting for it."""
         if asked.lites:
             return await self._until_lites(asked, lambda keys, walk: self._fetch_lites(asked, keys, walk, peek=True))
         return await self._until_found(asked, lambda line, walk: self._fetch(asked, line, walk, peek=True))
 
-    async def take_exhausted(self, count: int, invisible_ms: int, wait_ms: float) -> list[Open]:
+    async def take_exhausted(self, count: int, invisible_ms: int, wait_ms: float) -> list[OpenMessage]:
         """Leases exhausted messages, after waiting for the first; durable on return."""
         self._gate.check_write()
         clock, groups = self._clock, self._groups
@@ -143,7 +143,9 @@ class Receiver:
         """Returns once every change of groups so far is durable."""
         await self._flusher.events_durable()
 
-    async def _until_found(self, asked: Asked, take: Callable[[Line, Walk], Fetched]) -> bool:
+    async def _until_found(
+        self, asked: FetchRequest, take: Callable[[WaiterLine, YieldingScan], FetchProgress]
+    ) -> bool:
         """Fetches at each turn of this call, until it finds something or its time is over."""
         self._gate.check_write()
         if asked.ordered and self._has_priorities(asked.topic):
@@ -155,7 +157,7 @@ class Receiver:
         await self._make_places(asked, line)
         clock = self._clock
         give_up_ms = clock.monotonic_ms() + asked.wait_ms
-        waiter: Waiter | None = None
+        waiter: MessageWaiter | None = None
         try:
             while True:
                 if waiter is not None or not asked.wait_ms or not line.is_waking:
@@ -168,7 +170,7 @@ class Receiver:
                 if left_ms <= 0 or line.is_over:
                     return False
                 if waiter is None:
-                    waiter = Waiter(asyncio.get_running_loop().create_future())
+                    waiter = MessageWaiter(asyncio.get_running_loop().create_future())
                     line.waiters.append(waiter)
                 elif waiter.future.done():
                     waiter.future = asyncio.get_running_loop().create_future()
@@ -179,14 +181,18 @@ class Receiver:
             if line.waiters and self._may_have_more(asked):
                 line.wake()
 
-    async def _until_lites(self, asked: Asked, take: Take) -> bool:
+    async def _until_lites(self, asked: FetchRequest, take: Take) -> bool:
         self._gate.check_write()
         found = await self._lites.until_found(asked, take)
         self._check_there(asked)
         return found
 
     async def _found(
-        self, asked: Asked, line: Line, take: Callable[[Line, Walk], Fetched], give_up_ms: float
+        self,
+        asked: FetchRequest,
+        line: WaiterLine,
+        take: Callable[[WaiterLine, YieldingScan], FetchProgress],
+        give_up_ms: float,
     ) -> bool | None:
         """Fetches until something is found (True) or nothing is left to scan (None). False: there is more, but the
         call's time is over, or the line has ended; the next call continues where this one stopped."""
@@ -205,12 +211,12 @@ class Receiver:
         self._check_there(asked)
         return False
 
-    def _check_there(self, asked: Asked) -> None:
+    def _check_there(self, asked: FetchRequest) -> None:
         """For a line that has ended. Raises: NotFound: its topic was deleted."""
         if self._store.closing.is_deleted(asked.topic):
             raise unknown_topic(asked.topic)
 
-    def _line(self, asked: Asked) -> Line:
+    def _line(self, asked: FetchRequest) -> WaiterLine:
         line = self._lines.of(asked.group, asked.topic)
         now_ms, text = self._clock.now_ms(), asked.wanted.text
         used_ms = line.filter_used_ms
@@ -226,22 +232,22 @@ class Receiver:
 
     # --- places -----------------------------------------------------------------------------------------------------
 
-    async def _make_places(self, asked: Asked, line: Line) -> None:
+    async def _make_places(self, asked: FetchRequest, line: WaiterLine) -> None:
         with self._turns.walk() as walk:
             walk.start_freely()
             await self._make_missing(asked, line, walk)
 
-    async def _make_missing(self, asked: Asked, line: Line, walk: Walk) -> None:
+    async def _make_missing(self, asked: FetchRequest, line: WaiterLine, walk: YieldingScan) -> None:
         places = self._groups.progress.places
         group, topic, back = asked.group, asked.topic, retry_topic(asked.group)
         for queue_id in asked.queues:
-            key = Key(group, topic, topic, queue_id)
+            key = PlaceKey(group, topic, topic, queue_id)
             if key not in places:
                 queue = self._queues.find(topic, queue_id)
                 offset = await self._start(walk, key, queue, asked.start_at_ms)
                 self._make(key, queue, offset, line, asked.caller)
         for queue_id in asked.retry_queues:
-            key = Key(group, topic, back, queue_id)
+            key = PlaceKey(group, topic, back, queue_id)
             if key not in places:
                 self._queues.counts.check(back, queue_id + 1)
                 queue = self._queues.get_bytes(back.encode(), queue_id)
@@ -252,7 +258,7 @@ class Receiver:
                 for queue_id in queue_ids:
                     line.listen(self._queues.get_bytes(name.encode(), queue_id))
 
-    def _make(self, key: Key, queue: ConsumeQueue, offset: int, line: Line, caller: str) -> None:
+    def _make(self, key: PlaceKey, queue: ConsumeQueue, offset: int, line: WaiterLine, caller: str) -> None:
         if queue.is_gone:
             raise unknown_topic(key.topic)
         if key not in self._groups.progress.places:
@@ -260,7 +266,7 @@ class Receiver:
             line.listen(queue)
             log.info("group begins in a queue", **key._asdict(), offset=offset)
 
-    async def _start(self, walk: Walk, key: Key, queue: ConsumeQueue, start_at_ms: int) -> int:
+    async def _start(self, walk: YieldingScan, key: PlaceKey, queue: ConsumeQueue, start_at_ms: int) -> int:
         """The first offset of a group: its own committed one, or by time, or the first message."""
         known = self._offsets.find(key.group, key.queue_topic).get(key.queue)
         if known is not None:
@@ -269,22 +275,22 @@ class Receiver:
             return await first_stored_at(walk, self._store.log, queue, start_at_ms)
         return queue.min_offset
 
-    def _places(self, asked: Asked) -> tuple[list[Place], list[Place]]:
+    def _places(self, asked: FetchRequest) -> tuple[list[GroupPlace], list[GroupPlace]]:
         """The places of the topic, and those of %RETRY%group."""
         get, group, topic = self._groups.progress.places.get, asked.group, asked.topic
-        own = [get(Key(group, topic, topic, queue_id)) for queue_id in asked.queues]
+        own = [get(PlaceKey(group, topic, topic, queue_id)) for queue_id in asked.queues]
         back = retry_topic(group)
-        retries = [get(Key(group, topic, back, queue_id)) for queue_id in asked.retry_queues]
+        retries = [get(PlaceKey(group, topic, back, queue_id)) for queue_id in asked.retry_queues]
         return [place for place in own if place], [place for place in retries if place]
 
     def _has_priorities(self, topic: str) -> bool:
         return self._queues.counts.type_of(topic) == PRIORITY_TYPE
 
-    def _may_have_more(self, asked: Asked) -> bool:
+    def _may_have_more(self, asked: FetchRequest) -> bool:
         own, retries = self._places(asked)
         return self._fetcher.may_have_more((*own, *retries))
 
-    def _fetch(self, asked: Asked, line: Line, walk: Walk, *, peek: bool) -> Fetched:
+    def _fetch(self, asked: FetchRequest, line: WaiterLine, walk: YieldingScan, *, peek: bool) -> FetchProgress:
         own, retries = self._places(asked)
         line.turn += 1
         own, retries = _from(own, line.turn), _from(retries, line.turn)
@@ -298,12 +304,14 @@ class Receiver:
         self._check_refused(asked, fetched)
         return fetched
 
-    def _fetch_lites(self, asked: Asked, keys: Sequence[str], walk: Walk, *, peek: bool) -> Fetched:
+    def _fetch_lites(
+        self, asked: FetchRequest, keys: Sequence[str], walk: YieldingScan, *, peek: bool
+    ) -> FetchProgress:
         fetched = self._lites.fetch(asked, keys, walk, peek=peek)
         self._check_refused(asked, fetched)
         return fetched
 
-    def _check_refused(self, asked: Asked, fetched: Fetched) -> None:
+    def _check_refused(self, asked: FetchRequest, fetched: FetchProgress) -> None:
         """Raises: Overloaded: there are messages, but no more may be outstanding."""
         if fetched.refused and not fetched.found:
             progress, group, caller = self._groups.progress, asked.group, asked.caller
@@ -316,6 +324,6 @@ class Receiver:
             )
 
 
-def _from(places: list[Place], number: int) -> list[Place]:
+def _from(places: list[GroupPlace], number: int) -> list[GroupPlace]:
     at = number % len(places) if places else 0
     return places[at:] + places[:at]

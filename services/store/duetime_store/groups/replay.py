@@ -3,17 +3,17 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from duetime_core.ondisk.gone import GoneLetters
 from duetime_format import events
-from duetime_format.events import Key, Letter, events_in, keys_of, reading
+from duetime_format.events import Letter, PlaceKey, events_in, keys_of, reading
 from duetime_format.ranges import offsets_of
+from duetime_shard.gone import GoneDeadLetters
 
-from duetime_store.groups.holds import Lease, Place
-from duetime_store.groups.state import Progress
+from duetime_store.groups.holds import GroupPlace, Lease
+from duetime_store.groups.state import GroupProgress
 
 
 @dataclass(slots=True)
-class Replayed:
+class GroupReplayResult:
     """Findings of a replay."""
 
     events: int = 0
@@ -21,20 +21,20 @@ class Replayed:
     lost_range: int = 0
     faults: list[str] = field(default_factory=list)
     # Settles without their copy: (place, lease, offset).
-    open_again: list[tuple[Place, int, int]] = field(default_factory=list)
+    open_again: list[tuple[GroupPlace, int, int]] = field(default_factory=list)
     # Dead letters without their copy.
     left: list[Letter] = field(default_factory=list)
 
 
-class Replay:
+class GroupReplay:
     """Applies the events of records, in their order."""
 
     def __init__(
         self,
-        progress: Progress,
-        gone: GoneLetters,
+        progress: GroupProgress,
+        gone: GoneDeadLetters,
         ends: Callable[[str, int], tuple[int, int]],
-        start: Callable[[Key], int],
+        start: Callable[[PlaceKey], int],
         is_there: Callable[[Letter], bool],
     ) -> None:
         """`ends`: min and max offset of a topic's queue on the shard; `start`: the offset of an otherwise unknown
@@ -44,8 +44,8 @@ class Replay:
         self._ends = ends
         self._start = start
         self._is_there = is_there
-        self._places: dict[int, Place] = {}
-        self.found = Replayed()
+        self._places: dict[int, GroupPlace] = {}
+        self.found = GroupReplayResult()
 
     def apply(self, body: bytes) -> None:
         """Raises: Damaged: events after the fault are not applied."""
@@ -62,41 +62,41 @@ class Replay:
             self._places[number] = known or self._progress.place(key, self._start(key))
         return at
 
-    def _event(self, event: events.Event) -> None:
+    def _event(self, event: events.GroupEvent) -> None:
         progress, places = self._progress, self._places
         match event:
-            case events.Give():
+            case events.GiveEvent():
                 self._give(event)
-            case events.End():
+            case events.EndEvent():
                 progress.end_any(places[event.place], offsets_of(event.ranges))
-            case events.Change():
+            case events.ChangeEvent():
                 progress.change(places[event.place], event.lease, offsets_of(event.ranges), event.until_ms)
-            case events.Back():
+            case events.ReturnEvent():
                 offsets, place = offsets_of(event.ranges), places[event.place]
                 progress.give_back(place, event.lease, offsets, event.ended_at_ms, counted=event.counted)
-            case events.Defer():
+            case events.DeferEvent():
                 progress.defer(places[event.place], event.lease, event.offset, event.until_ms, event.history)
-            case events.Settle():
+            case events.SettleEvent():
                 if self._is_there(event.copy):
                     progress.end_any(places[event.place], [event.offset])
                 else:
                     self.found.open_again.append((places[event.place], event.lease, event.offset))
-            case events.Scan():
+            case events.ScanEvent():
                 self._reach(places[event.place], event.before)
                 places[event.place].frontier = event.after
-            case events.Hide():
+            case events.HideEvent():
                 place = places[event.place]
                 self._reach(place, event.before)
                 progress.hide(place, offsets_of(event.ranges), event.until_ms, event.attempt, event.after)
-            case events.Reset():
+            case events.ResetEvent():
                 progress.reset(places[event.place], event.offset)
-            case events.Delete():
+            case events.DeleteEvent():
                 self._delete(event.group)
-            case events.Taken():
+            case events.DeadLetterRemoveEvent():
                 self._gone.taken((event.topic, event.queue, offset) for offset in offsets_of(event.ranges))
-            case events.Left():
+            case events.DeadLetterKeepEvent():
                 self._gone.left((event.topic, event.queue, offset) for offset in offsets_of(event.ranges))
-            case events.LetterSettle():
+            case events.DeadLetterSettleEvent():
                 if self._is_there(event.copy):
                     self._gone.taken([event.letter])
                 else:
@@ -109,7 +109,7 @@ class Replay:
             for number, place in self._places.items()
         }
 
-    def _give(self, event: events.Give) -> None:
+    def _give(self, event: events.GiveEvent) -> None:
         progress, place = self._progress, self._places[event.place]
         self._reach(place, event.before)
         lease = progress.leases.get(event.lease)
@@ -127,7 +127,7 @@ class Replay:
                 lease, own, event.until_ms, event.attempt, event.after, expired=event.expired, history=history
             )
 
-    def _end_before(self, place: Place, lease: Lease, offsets: list[int]) -> None:
+    def _end_before(self, place: GroupPlace, lease: Lease, offsets: list[int]) -> None:
         """Ends the earlier leases of messages that were given again: they expired, without an event. With an
         ordered one, messages after the first of these were returned too, uncounted."""
         firsts: dict[Lease, int] = {}
@@ -139,7 +139,7 @@ class Replay:
             later = [offset for offset in self._progress.later_of(expired, first) if offset not in offsets]
             self._progress.give_back(place, expired.id, later, lease.received_at_ms, counted=False)
 
-    def _reach(self, place: Place, before: int) -> None:
+    def _reach(self, place: GroupPlace, before: int) -> None:
         """Moves the frontier to its value in the event. The fate of the messages in between is unknown: they are
         redelivered. For an unknown place, that is everything from its start on."""
         if place.frontier < 0:

@@ -9,21 +9,21 @@ from typing import NamedTuple
 
 import numpy as np
 from duetime_format import record
-from duetime_format.errors import Damaged
-from duetime_format.lanes import Place
+from duetime_format.errors import DamagedBytes
+from duetime_format.lanes import LanePlace
 from duetime_format.names import RETRY_PREFIX, retry_topic
 from duetime_format.properties import decode_properties
 from duetime_format.units import FILLER_SIZE, Ints, dues_of
 
 from duetime_store.counting.cells import MINUTE_MS, TIME_END, lane_keys, pieces, starts_of, topics_of
-from duetime_store.counting.counts import Snapshot
+from duetime_store.counting.counts import CountSnapshot
 from duetime_store.counting.ledger import LOOK_ENTRIES
-from duetime_store.lanes.lane import PENDING, Lane
-from duetime_store.reading.turns import Turns, Walk
+from duetime_store.lanes.lane import PENDING, ShardLane
+from duetime_store.reading.turns import ScanTurns, YieldingScan
 from duetime_store.writing.ends import cancel
 from duetime_store.writing.store import Store
 
-_BEFORE_ALL = Place(-(1 << 62), -1)
+_BEFORE_ALL = LanePlace(-(1 << 62), -1)
 _AFTER_ALL_MS = 1 << 62
 # Records read between two reads of the clock.
 _PIECE = 32
@@ -32,10 +32,10 @@ _PIECE = 32
 Judge = Callable[[Mapping[str, str]], bool]
 
 
-class Waiting(NamedTuple):
+class WaitingCopies(NamedTuple):
     """Copies in one lane, and their due times."""
 
-    lane: Lane
+    lane: ShardLane
     entries: Ints
     dues: Ints
 
@@ -43,7 +43,7 @@ class Waiting(NamedTuple):
 class WaitingRetries:
     """The copies of all groups of the shard."""
 
-    def __init__(self, store: Store, turns: Turns) -> None:
+    def __init__(self, store: Store, turns: ScanTurns) -> None:
         self._store = store
         self._ledger = store.ledger
         self._lanes = store.lanes
@@ -69,7 +69,7 @@ class WaitingRetries:
     def _number(self, group: str) -> int | None:
         return self._ledger.numbers.find(retry_topic(group).encode())
 
-    def _lanes_with(self, number: int) -> Iterable[Lane]:
+    def _lanes_with(self, number: int) -> Iterable[ShardLane]:
         """The lanes that may have copies with this topic number."""
         counts = self._ledger.counts
         by_lane = counts.followed.get(number, {})
@@ -90,9 +90,9 @@ class WaitingRetries:
                     first_ms = min(first_ms, await self._first_in(walk, lane, number, start_ms, first_ms))
         return 0 if first_ms == _AFTER_ALL_MS else first_ms
 
-    async def _first_in(self, walk: Walk, lane: Lane, number: int, start_ms: int, stop_ms: int) -> int:
+    async def _first_in(self, walk: YieldingScan, lane: ShardLane, number: int, start_ms: int, stop_ms: int) -> int:
         """The first due time in [start_ms, stop_ms); `stop_ms` if there is none."""
-        place = Place(start_ms, -1)
+        place = LanePlace(start_ms, -1)
         while True:
             rows = lane.scan(place, stop_ms, LOOK_ENTRIES)
             own = np.flatnonzero(self._ledger.topics_of(lane, rows.entries, rows.topics) == number)
@@ -100,16 +100,16 @@ class WaitingRetries:
                 return int(rows.dues[own[0]])
             if len(rows.entries) < LOOK_ENTRIES:
                 return stop_ms
-            place = Place(int(rows.dues[-1]), int(rows.entries[-1]))
+            place = LanePlace(int(rows.dues[-1]), int(rows.entries[-1]))
             await walk.turn_if_over()
 
     # --- finding ----------------------------------------------------------------------------------------------------
 
     async def find(
         self, group: str, wanted: Judge | None = None, before: Mapping[int, int] | None = None
-    ) -> list[Waiting]:
+    ) -> list[WaitingCopies]:
         """The wanted copies of the group; None: all. `before`: for each lane, the first entry to leave out."""
-        found: list[Waiting] = []
+        found: list[WaitingCopies] = []
         number = self._number(group)
         if number is None:
             return found
@@ -127,14 +127,14 @@ class WaitingRetries:
                         chosen = await self._judge(walk, lane, entries, wanted)
                         entries, dues = entries[chosen], dues[chosen]
                     if len(entries):
-                        found.append(Waiting(lane, entries, dues))
+                        found.append(WaitingCopies(lane, entries, dues))
                     if len(rows.entries) < LOOK_ENTRIES:
                         break
-                    place = Place(int(rows.dues[-1]), int(rows.entries[-1]))
+                    place = LanePlace(int(rows.dues[-1]), int(rows.entries[-1]))
                     await walk.turn_if_over()
         return found
 
-    async def _judge(self, walk: Walk, lane: Lane, entries: Ints, wanted: Judge) -> Ints:
+    async def _judge(self, walk: YieldingScan, lane: ShardLane, entries: Ints, wanted: Judge) -> Ints:
         chosen: list[int] = []
         for index, (position, size, _) in enumerate(lane.units(entries).tolist()):
             properties = self._properties(position, size)
@@ -149,11 +149,11 @@ class WaitingRetries:
             return None
         try:
             return decode_properties(record.decode(self._store.read_record(position, size)).properties)
-        except Damaged:
+        except DamagedBytes:
             # It will be quarantined.
             return None
 
-    def named(self, group: str, by_lane: Mapping[int, set[int]]) -> list[Waiting]:
+    def named(self, group: str, by_lane: Mapping[int, set[int]]) -> list[WaitingCopies]:
         """The group's copies among these entries."""
         number = self._number(group)
         found = []
@@ -164,12 +164,12 @@ class WaitingRetries:
             entries = entries[lane.states(entries) == PENDING]
             units = lane.units(entries)
             own = self._ledger.records.of(units) == number
-            found.append(Waiting(lane, entries[own], dues_of(units["tags"][own])))
+            found.append(WaitingCopies(lane, entries[own], dues_of(units["tags"][own])))
         return found
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
-    def cancel(self, found: Sequence[Waiting]) -> int:
+    def cancel(self, found: Sequence[WaitingCopies]) -> int:
         """Stages the ends of those that still wait. Returns their number. Raises: ReadOnly."""
         ended = []
         for lane, entries, dues in found:
@@ -182,7 +182,7 @@ class WaitingRetries:
         return sum(len(entries) for _, entries, _ in ended)
 
 
-async def _first_span_ms(walk: Walk, snapshot: Snapshot, lane: int, topic: int) -> int:
+async def _first_span_ms(walk: YieldingScan, snapshot: CountSnapshot, lane: int, topic: int) -> int:
     """The start of the first span of a lane in which a copy of the topic is due."""
     for piece in pieces(snapshot.columns, *lane_keys(lane)):
         own = piece.keys[topics_of(piece.keys) == topic]

@@ -18,17 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 
-from duetime_core.ondisk.gone import GoneLetters
 from duetime_format import group_file
-from duetime_format.errors import Damaged
-from duetime_format.events import Key
-from duetime_format.group_file import COUNT, ENDED, HEAD_BYTES, Head
+from duetime_format.errors import DamagedBytes
+from duetime_format.events import PlaceKey
+from duetime_format.group_file import COUNT, ENDED, HEAD_BYTES, GroupFileHead
 from duetime_format.ranges import RANGE, count_of, offsets_of, ranges
+from duetime_shard.gone import GoneDeadLetters
 
 from duetime_store.files.disk import Disk
-from duetime_store.groups.holds import Hold, Lease, Place
-from duetime_store.groups.memory import Ended
-from duetime_store.groups.state import Progress
+from duetime_store.groups.holds import GroupPlace, Hold, Lease
+from duetime_store.groups.memory import EndedLease
+from duetime_store.groups.state import GroupProgress
 
 FILE = group_file.FILE
 
@@ -42,28 +42,28 @@ _OFFSETS_MAX = 1 << 23
 
 
 @dataclass(slots=True)
-class Captured:
+class CapturedGroups:
     """The event loop's copy of the state, which does not change any more."""
 
     journal_offset: int
     last_lease_id: int
-    ended: list[tuple[int, Ended]]
+    ended: list[tuple[int, EndedLease]]
     gone: bytes
     # Each with its frontier and outstanding messages.
-    places: list[tuple[Place, int, dict[int, Hold]]]
+    places: list[tuple[GroupPlace, int, dict[int, Hold]]]
     # Returned offsets by lease, for leases with any.
     returned: dict[int, list[int]]
 
 
 @dataclass(slots=True)
-class Loaded:
+class GroupSnapshot:
     journal_offset: int
-    progress: Progress
-    gone: GoneLetters
+    progress: GroupProgress
+    gone: GoneDeadLetters
 
 
-def capture(progress: Progress, gone: GoneLetters, journal_offset: int) -> Captured:
-    return Captured(
+def capture(progress: GroupProgress, gone: GoneDeadLetters, journal_offset: int) -> CapturedGroups:
+    return CapturedGroups(
         journal_offset,
         progress.last_lease_id,
         list(progress.ended.leases.items()),
@@ -73,12 +73,12 @@ def capture(progress: Progress, gone: GoneLetters, journal_offset: int) -> Captu
     )
 
 
-def committed(captured: Captured) -> list[int]:
+def committed(captured: CapturedGroups) -> list[int]:
     """The committed offset of each place: all messages before it are done."""
     return [min(entries, default=frontier) for _, frontier, entries in captured.places]
 
 
-def encode(captured: Captured) -> bytes:
+def encode(captured: CapturedGroups) -> bytes:
     counts = len(captured.ended), len(captured.gone), len(captured.places)
     parts: list[bytes] = []
     for lease_id, ended in captured.ended:
@@ -87,7 +87,7 @@ def encode(captured: Captured) -> bytes:
     parts.append(captured.gone)
     for place, frontier, entries in captured.places:
         parts += _place(place, frontier, entries, captured.returned)
-    return group_file.encode(Head(captured.journal_offset, captured.last_lease_id, *counts), b"".join(parts))
+    return group_file.encode(GroupFileHead(captured.journal_offset, captured.last_lease_id, *counts), b"".join(parts))
 
 
 def _counted(offsets: list[int]) -> bytes:
@@ -95,7 +95,9 @@ def _counted(offsets: list[int]) -> bytes:
     return COUNT.pack(len(data) // RANGE.size) + data
 
 
-def _place(place: Place, frontier: int, entries: dict[int, Hold], returned: dict[int, list[int]]) -> Iterator[bytes]:
+def _place(
+    place: GroupPlace, frontier: int, entries: dict[int, Hold], returned: dict[int, list[int]]
+) -> Iterator[bytes]:
     key = place.key
     holds: dict[Hold, list[int]] = {}
     for offset, hold in entries.items():
@@ -135,7 +137,7 @@ class _Cursor:
 
     def bytes(self, count: int) -> bytes:
         if self.at + count > len(self.data):
-            raise Damaged("cut short")
+            raise DamagedBytes("cut short")
         self.at += count
         return self.data[self.at - count : self.at]
 
@@ -146,39 +148,41 @@ class _Cursor:
         data = self.bytes(count * RANGE.size)
         self._offsets += count_of(data)
         if self._offsets > _OFFSETS_MAX:
-            raise Damaged(f"it names more than {_OFFSETS_MAX} messages")
+            raise DamagedBytes(f"it names more than {_OFFSETS_MAX} messages")
         return offsets_of(data)
 
 
-def decode(data: bytes) -> Loaded:
-    """Raises: Damaged."""
+def decode(data: bytes) -> GroupSnapshot:
+    """Raises: DamagedBytes."""
     head = group_file.read_head(data)
     group_file.check_crc(data)
     try:
         return _decode(head, _Cursor(data, HEAD_BYTES))
     except (struct.error, UnicodeDecodeError, KeyError) as error:
-        raise Damaged(f"it can't be read: {type(error).__name__}") from error
+        raise DamagedBytes(f"it can't be read: {type(error).__name__}") from error
 
 
-def _decode(head: Head, cursor: _Cursor) -> Loaded:
-    progress = Progress()
+def _decode(head: GroupFileHead, cursor: _Cursor) -> GroupSnapshot:
+    progress = GroupProgress()
     progress.last_lease_id = head.last_lease_id
     for _ in range(head.ended_count):
         lease_id, was_reset, length = cursor.read(ENDED)
         group = cursor.bytes(length).decode()
         returned = frozenset(cursor.offsets(*cursor.read(COUNT)))
-        progress.ended.add(lease_id, Ended(group, returned, was_reset=bool(was_reset)))
-    gone = GoneLetters.decode(cursor.bytes(head.gone_bytes))
+        progress.ended.add(lease_id, EndedLease(group, returned, was_reset=bool(was_reset)))
+    gone = GoneDeadLetters.decode(cursor.bytes(head.gone_bytes))
     for _ in range(head.place_count):
         queue, ordered, frontier, lease_count, hold_count = cursor.read(_PLACE)
-        key = Key(cursor.name(), cursor.name(), cursor.name(), queue)
+        key = PlaceKey(cursor.name(), cursor.name(), cursor.name(), queue)
         place = progress.place(key, frontier)
         place.ordered = bool(ordered)
         _decode_place(cursor, progress, place, lease_count, hold_count)
-    return Loaded(head.journal_offset, progress, gone)
+    return GroupSnapshot(head.journal_offset, progress, gone)
 
 
-def _decode_place(cursor: _Cursor, progress: Progress, place: Place, lease_count: int, hold_count: int) -> None:
+def _decode_place(
+    cursor: _Cursor, progress: GroupProgress, place: GroupPlace, lease_count: int, hold_count: int
+) -> None:
     leases: dict[int, Lease | None] = {0: None}
     for _ in range(lease_count):
         lease_id, received, most, flags = cursor.read(_LEASE)
@@ -197,11 +201,11 @@ def _decode_place(cursor: _Cursor, progress: Progress, place: Place, lease_count
         progress.hold(hold)
 
 
-def read(path: Path) -> Loaded | None:
+def read(path: Path) -> GroupSnapshot | None:
     """None: there is no file.
 
     Raises:
-        Damaged: it is not whole.
+        DamagedBytes: it is not whole.
         OSError: it can't be read.
     """
     try:
@@ -211,7 +215,7 @@ def read(path: Path) -> Loaded | None:
     return decode(data)
 
 
-def write(disk: Disk, path: Path, captured: Captured) -> None:
+def write(disk: Disk, path: Path, captured: CapturedGroups) -> None:
     """Replaces the file; durable on return."""
     temporary = path.with_suffix(".tmp")
     disk.write_file(temporary, encode(captured), durable=True)

@@ -23,10 +23,20 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from duetime_core.limits.seats import Seats
 from duetime_core.limits.shares import Shares
-from duetime_format.events import Key, Pairs
+from duetime_format.events import Pairs, PlaceKey
 
-from duetime_store.groups.holds import EXHAUSTED, LEASED, NO_ENTRIES, NO_OFFSETS, RETURNED, WAITING, Hold, Lease, Place
-from duetime_store.groups.memory import Ended, Memory
+from duetime_store.groups.holds import (
+    EXHAUSTED,
+    LEASED,
+    NO_ENTRIES,
+    NO_OFFSETS,
+    RETURNED,
+    WAITING,
+    GroupPlace,
+    Hold,
+    Lease,
+)
+from duetime_store.groups.memory import EndedLease, LeaseMemory
 
 # Maximum expired deliveries remembered for one message: the latest.
 EXPIRED_MAX = 64
@@ -34,15 +44,15 @@ EXPIRED_MAX = 64
 _STALE_MIN = 4_096
 
 
-class Progress:
+class GroupProgress:
     """All places and leases of a shard."""
 
     def __init__(self) -> None:
-        self.places: dict[Key, Place] = {}
+        self.places: dict[PlaceKey, GroupPlace] = {}
         # Keys are queues of retry topics: one place for each topic that the group receives.
-        self.retries: dict[tuple[str, int], list[Place]] = {}
+        self.retries: dict[tuple[str, int], list[GroupPlace]] = {}
         self.leases: dict[int, Lease] = {}
-        self.ended = Memory()
+        self.ended = LeaseMemory()
         self.last_lease_id = 0
         # All entries of all places: by group, and by the caller that received them last.
         self.shares: Shares[str] = Shares(1 << 62, 1 << 62, 0)
@@ -55,7 +65,7 @@ class Progress:
         # The caller and the number of places of each group.
         self._groups: dict[str, tuple[str, int]] = {}
         # Places and offsets that were exhausted; some may no longer be.
-        self.exhausted: deque[tuple[Place, int]] = deque()
+        self.exhausted: deque[tuple[GroupPlace, int]] = deque()
         # A heap of leased and waiting holds: (until, serial, hold).
         self._deadlines: list[tuple[int, int, Hold]] = []
         self._stale = 0
@@ -87,12 +97,12 @@ class Progress:
         if group not in self._groups:
             self.group_seats.check(caller)
 
-    def place(self, key: Key, frontier: int = 0, caller: str = "") -> Place:
+    def place(self, key: PlaceKey, frontier: int = 0, caller: str = "") -> GroupPlace:
         """The place, created if needed; a new one counts for the caller."""
         found = self.places.get(key)
         if found is None:
             self._numbers += 1
-            found = self.places[key] = Place(key, self._numbers, frontier, caller)
+            found = self.places[key] = GroupPlace(key, self._numbers, frontier, caller)
             (self.lite_seats if key.is_lite else self.queue_seats).hold(caller)
             maker, count = self._groups.get(key.group, (caller, 0))
             self._groups[key.group] = maker, count + 1
@@ -102,7 +112,7 @@ class Progress:
                 self.retries.setdefault((key.queue_topic, key.queue), []).append(found)
         return found
 
-    def forget(self, place: Place) -> None:
+    def forget(self, place: GroupPlace) -> None:
         """Removes the place."""
         key = place.key
         del self.places[key]
@@ -118,14 +128,14 @@ class Progress:
             if not of_queue:
                 del self.retries[key.queue_topic, key.queue]
 
-    def of_group(self, group: str) -> list[Place]:
+    def of_group(self, group: str) -> list[GroupPlace]:
         return [place for place in self.places.values() if place.key.group == group]
 
     # --- changes: each is an event of the journal -------------------------------------------------------------------
 
     def new_lease(
         self,
-        place: Place,
+        place: GroupPlace,
         received_at_ms: int,
         max_attempts: int,
         *,
@@ -165,18 +175,18 @@ class Progress:
         self.hold(hold)
 
     def hide(
-        self, place: Place, offsets: list[int], until_ms: int, attempt: int, frontier: int, caller: str = ""
+        self, place: GroupPlace, offsets: list[int], until_ms: int, attempt: int, frontier: int, caller: str = ""
     ) -> None:
         """Adds new messages that are hidden until their time."""
         place.frontier = frontier
         self.hold(Hold(place, WAITING, offsets, attempt=attempt, until_ms=until_ms, caller=caller))
 
-    def put_back(self, place: Place, offsets: list[int], attempt: int, frontier: int) -> None:
+    def put_back(self, place: GroupPlace, offsets: list[int], attempt: int, frontier: int) -> None:
         """Adds messages that are not done; nothing else is known of them."""
         place.frontier = frontier
         self.hold(Hold(place, RETURNED, offsets, attempt=attempt))
 
-    def end(self, place: Place, lease_id: int, offsets: Sequence[int]) -> int:
+    def end(self, place: GroupPlace, lease_id: int, offsets: Sequence[int]) -> int:
         """Ends messages under this lease (0: without one); `offsets` has each once. Returns their number."""
         entries = place.entries
         holds = [entries.get(offset) for offset in offsets]
@@ -197,7 +207,7 @@ class Progress:
         self.shares.give(place.key.group, sum(ended.values()))
         return sum(ended.values())
 
-    def end_any(self, place: Place, offsets: Iterable[int]) -> None:
+    def end_any(self, place: GroupPlace, offsets: Iterable[int]) -> None:
         """Recovery: ends messages in any state."""
         for offset in offsets:
             hold = place.entries.pop(offset, None)
@@ -205,7 +215,7 @@ class Progress:
                 self._leave(hold, 1)
                 self.shares.give(place.key.group, 1)
 
-    def change(self, place: Place, lease_id: int, offsets: Iterable[int], until_ms: int) -> None:
+    def change(self, place: GroupPlace, lease_id: int, offsets: Iterable[int], until_ms: int) -> None:
         """Moves the end of the lease."""
         for hold, held in self._under(place, lease_id, offsets):
             changed = Hold(place, LEASED, held, attempt=hold.attempt, until_ms=until_ms, lease=hold.lease)
@@ -213,13 +223,13 @@ class Progress:
             self.hold(changed)
 
     def give_back(
-        self, place: Place, lease_id: int, offsets: Iterable[int], ended_at_ms: int, *, counted: bool
+        self, place: GroupPlace, lease_id: int, offsets: Iterable[int], ended_at_ms: int, *, counted: bool
     ) -> None:
         """Returns messages at once: `counted` as deliveries that expired at that time, or as if never given."""
         for hold, held in self._under(place, lease_id, offsets):
             self._return(hold, held, ended_at_ms, counted=counted)
 
-    def defer(self, place: Place, lease_id: int, offset: int, until_ms: int, history: bytes) -> None:
+    def defer(self, place: GroupPlace, lease_id: int, offset: int, until_ms: int, history: bytes) -> None:
         """Keeps the message in its place until its redelivery at `until_ms`; the delivery counts."""
         for hold, held in self._under(place, lease_id, [offset]):
             assert hold.lease is not None
@@ -228,12 +238,12 @@ class Progress:
             waiting.expired, waiting.history = hold.expired, history
             self.hold(waiting)
 
-    def reset(self, place: Place, offset: int) -> None:
+    def reset(self, place: GroupPlace, offset: int) -> None:
         """Makes the group continue from `offset`; all leases end."""
         for hold in set(place.entries.values()):
             if hold.lease is not None:
                 self.leases.pop(hold.lease.id, None)
-                self.ended.add(hold.lease.id, Ended(place.key.group, was_reset=True))
+                self.ended.add(hold.lease.id, EndedLease(place.key.group, was_reset=True))
             self.callers.give(hold.caller, hold.open)
             hold.open = 0
         self.shares.give(place.key.group, len(place.entries))
@@ -246,7 +256,7 @@ class Progress:
             self.reset(place, 0)
             self.forget(place)
 
-    def drop_before(self, place: Place, offset: int) -> int:
+    def drop_before(self, place: GroupPlace, offset: int) -> int:
         """Drops messages before `offset`, which retention has deleted: they count as done, and their leases as expired.
         Returns the number of outstanding ones."""
         place.least = offset
@@ -261,7 +271,7 @@ class Progress:
         self.shares.give(place.key.group, len(gone))
         return len(gone)
 
-    def drop_from(self, place: Place, offset: int) -> None:
+    def drop_from(self, place: GroupPlace, offset: int) -> None:
         """Drops everything from `offset` on, the end of the queue: it was about messages that others replace."""
         for one in [one for one in place.entries if one >= offset]:
             self._leave(place.entries.pop(one), 1)
@@ -278,10 +288,10 @@ class Progress:
             heapq.heappop(deadlines)
         return deadlines[0][0] if deadlines else None
 
-    def expire(self, now_ms: int, limit: int = 1 << 62) -> set[Place]:
+    def expire(self, now_ms: int, limit: int = 1 << 62) -> set[GroupPlace]:
         """Ends expired leases and waits, of about `limit` messages at most. Returns the places with returned
         messages."""
-        touched: set[Place] = set()
+        touched: set[GroupPlace] = set()
         deadlines = self._deadlines
         while deadlines and limit > 0 and deadlines[0][0] <= now_ms:
             hold = heapq.heappop(deadlines)[2]
@@ -322,7 +332,7 @@ class Progress:
         found = [one for hold in lease.holds or () for one in hold.held() if hold.open and one > offset]
         return sorted(one for one in found if one not in place.settling)
 
-    def undo_settling(self, place: Place, offset: int) -> None:
+    def undo_settling(self, place: GroupPlace, offset: int) -> None:
         """Undoes a settling whose record was not stored."""
         if offset in place.settling:
             place.end_settling((offset,))
@@ -330,9 +340,9 @@ class Progress:
             if hold is not None:
                 self._set_deadline(hold)
 
-    def take_exhausted(self, count: int) -> list[tuple[Place, int]]:
+    def take_exhausted(self, count: int) -> list[tuple[GroupPlace, int]]:
         """Takes the first exhausted messages; the caller leases them, or puts them back into `exhausted`."""
-        found: dict[tuple[Place, int], None] = {}
+        found: dict[tuple[GroupPlace, int], None] = {}
         while self.exhausted and len(found) < count:
             place, offset = self.exhausted.popleft()
             hold = place.entries.get(offset)
@@ -359,7 +369,7 @@ class Progress:
         back.expired, back.history = expired, hold.history
         self.hold(back)
 
-    def _under(self, place: Place, lease_id: int, offsets: Iterable[int]) -> Iterator[tuple[Hold, list[int]]]:
+    def _under(self, place: GroupPlace, lease_id: int, offsets: Iterable[int]) -> Iterator[tuple[Hold, list[int]]]:
         """The offsets under a lease, by hold."""
         found: dict[int, tuple[Hold, list[int]]] = {}
         get = place.entries.get
@@ -397,7 +407,7 @@ class Progress:
         else:
             self._set_deadline(hold)
 
-    def _leave_all(self, place: Place, offsets: Sequence[int], lease: Lease | None) -> None:
+    def _leave_all(self, place: GroupPlace, offsets: Sequence[int], lease: Lease | None) -> None:
         """Removes offsets from their holds; they move to another one under `lease`."""
         if not place.entries:
             return
@@ -423,7 +433,7 @@ class Progress:
             lease.open -= count
             if not lease.open and self.leases.pop(lease.id, None) is not None:
                 # `give` reverts this if the snapshot already includes later events.
-                self.ended.add(lease.id, Ended(hold.place.key.group, frozenset(lease.returned or ())))
+                self.ended.add(lease.id, EndedLease(hold.place.key.group, frozenset(lease.returned or ())))
 
     def _set_deadline(self, hold: Hold) -> None:
         self._serial += 1

@@ -14,18 +14,18 @@ from duetime_core.errors import DueTimeError, Unavailable, refuse
 from duetime_core.limits.room import Room
 from duetime_core.limits.traffic import COUNTED_BYTES_MIN
 from duetime_core.rpc.calls import fault_of
-from duetime_core.rpc.leasestreams import Answer, LeaseStream, LeaseStreams, Requests
+from duetime_core.rpc.leasestreams import LeaseStreams, Requests, ServerLeaseStream, TakeAnswer
 from duetime_format import limits, receipts
 from duetime_format.ranges import ranges
 
 from duetime_store.groups import acking
 from duetime_store.groups.calls import asked_of, numbers_of, take_violations
-from duetime_store.groups.fetch import Asked, Given
-from duetime_store.groups.groups import Groups
-from duetime_store.groups.receiving import Receiver
+from duetime_store.groups.fetch import FetchRequest, LeasedBatch
+from duetime_store.groups.groups import GroupRegistry
+from duetime_store.groups.receiving import GroupReceiver
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reading.filters import parsed
-from duetime_store.reading.turns import Turns
+from duetime_store.reading.turns import ScanTurns
 from duetime_store.writing.flusher import Flusher
 
 
@@ -33,10 +33,10 @@ from duetime_store.writing.flusher import Flusher
 class StreamParts:
     """The parts that all streams use."""
 
-    groups: Groups
-    receiver: Receiver
+    groups: GroupRegistry
+    receiver: GroupReceiver
     flusher: Flusher
-    turns: Turns
+    turns: ScanTurns
     # Room for answers, shared with all calls.
     answers: Room
     metrics: StoreMetrics
@@ -57,14 +57,14 @@ class ReceiveStreams:
 
     def responses(self, requests: Requests, peer: str, caller: str) -> AsyncIterator[leases_pb2.ReceiveStreamResponse]:
         """See `LeaseStreams`."""
-        return self._streams.responses(_Stream(self._parts, peer, caller), requests)
+        return self._streams.responses(_TakeStream(self._parts, peer, caller), requests)
 
 
 @dataclass(frozen=True, slots=True)
-class _Subscription:
+class _TakeDefaults:
     """The values that takes have in common."""
 
-    asked: Asked
+    asked: FetchRequest
     # Public numbers of queues, by whether they are the retry topic's, and their number here.
     numbers: dict[tuple[bool, int], int]
 
@@ -89,7 +89,7 @@ class _TakeRoom:
         self.size = 0
 
 
-class _Stream(LeaseStream):
+class _TakeStream(ServerLeaseStream):
     """The stream of one receiver."""
 
     def __init__(self, parts: StreamParts, peer: str, caller: str) -> None:
@@ -97,11 +97,11 @@ class _Stream(LeaseStream):
         self._parts = parts
         self._peer = peer
         self._caller = caller
-        self._subscription: _Subscription
+        self._subscription: _TakeDefaults
 
     async def subscribe(self, subscription: consumer_pb2.ReceiveRequest) -> None:
         wanted = await parsed(self._parts.turns, subscription.tags, subscription.sql)
-        self._subscription = _Subscription(
+        self._subscription = _TakeDefaults(
             asked_of(subscription, self._peer, self._caller, wanted), numbers_of(subscription)
         )
 
@@ -125,7 +125,7 @@ class _Stream(LeaseStream):
             answer = leases_pb2.Acked(number=answer.number, fault=fault_of(error))
         self.put_acked(answer)
 
-    async def take(self, take: leases_pb2.Take) -> Answer:
+    async def take(self, take: leases_pb2.Take) -> TakeAnswer:
         subscription, room = self._subscription, _TakeRoom(self._parts.answers, self._peer)
         try:
             given = await self._parts.receiver.receive(self._asked(subscription.asked, take), room)
@@ -134,7 +134,7 @@ class _Stream(LeaseStream):
             raise
         return self._answer(take.number, given, subscription.numbers, room)
 
-    def _asked(self, asked: Asked, take: leases_pb2.Take) -> Asked:
+    def _asked(self, asked: FetchRequest, take: leases_pb2.Take) -> FetchRequest:
         """Raises: InvalidArgument."""
         refuse(take_violations("takes.", take))
         return replace(
@@ -145,8 +145,8 @@ class _Stream(LeaseStream):
         )
 
     def _answer(
-        self, number: int, given: Sequence[Given], numbers: dict[tuple[bool, int], int], room: "_TakeRoom"
-    ) -> Answer:
+        self, number: int, given: Sequence[LeasedBatch], numbers: dict[tuple[bool, int], int], room: "_TakeRoom"
+    ) -> TakeAnswer:
         taken = leases_pb2.Taken(number=number)
         for one in given:
             key, same = one.lease.place.key, len(set(one.attempts)) == 1
@@ -170,4 +170,4 @@ class _Stream(LeaseStream):
                 self._parts.groups.not_received(leased)
                 self._parts.flusher.wake()
 
-        return Answer(taken, size, done)
+        return TakeAnswer(taken, size, done)

@@ -16,18 +16,18 @@ from itertools import compress
 
 from duetime_core.errors import Overloaded
 from duetime_format import record
-from duetime_format.errors import Damaged
-from duetime_format.events import Key
+from duetime_format.errors import DamagedBytes
+from duetime_format.events import PlaceKey
 from duetime_format.names import is_group_topic, retry_topic
 from duetime_format.properties import decode_properties, number_of
 from duetime_format.units import FILLER_SIZE
 
-from duetime_store.groups.groups import Groups
-from duetime_store.groups.holds import Place
-from duetime_store.groups.offsets import GroupOffsets
-from duetime_store.groups.retries import Waiting, WaitingRetries
+from duetime_store.groups.groups import GroupRegistry
+from duetime_store.groups.holds import GroupPlace
+from duetime_store.groups.offsets import CommittedOffsets
+from duetime_store.groups.retries import WaitingCopies, WaitingRetries
 from duetime_store.queues.consumequeue import ConsumeQueue
-from duetime_store.reading.turns import Turns
+from duetime_store.reading.turns import ScanTurns
 from duetime_store.writing.flusher import Flusher
 from duetime_store.writing.store import Store
 
@@ -35,7 +35,7 @@ from duetime_store.writing.store import Store
 _PIECE, _LOOK = 4_096, 32
 
 
-class Superseded:
+class SupersededCopies:
     """The copies of a topic's messages that a reset redelivers. `to`: offsets by public queue number."""
 
     def __init__(self, group: str, topic: str, to: Mapping[int, int]) -> None:
@@ -62,7 +62,7 @@ class Superseded:
 
 
 @dataclass(slots=True)
-class Marks:
+class ResetMarks:
     """The ends of lanes and of the queues of %RETRY%group at a reset: copies after them are of later deliveries."""
 
     lanes: dict[int, int]
@@ -75,40 +75,40 @@ class Marks:
 
 
 @dataclass(slots=True)
-class _Due:
+class _DueCopies:
     """The copies of the topic in one queue of %RETRY%group that are not done, by offset."""
 
-    key: Key
+    key: PlaceKey
     queue: ConsumeQueue
     superseded: list[int] = field(default_factory=list)
     # Not received yet: (offset, earliest delivery time, attempt).
     staying: list[tuple[int, int, int]] = field(default_factory=list)
 
-    def before_last(self, place: Place) -> list[tuple[int, int, int]]:
+    def before_last(self, place: GroupPlace) -> list[tuple[int, int, int]]:
         """The copies that stay although the frontier passes them."""
         last = max(self.superseded, default=-1)
         return [one for one in self.staying if place.frontier <= one[0] < last]
 
 
 @dataclass(slots=True)
-class Found:
+class ResetCopies:
     """The copies that a reset ends."""
 
-    waiting: list[Waiting] = field(default_factory=list)
-    due: list[_Due] = field(default_factory=list)
+    waiting: list[WaitingCopies] = field(default_factory=list)
+    due: list[_DueCopies] = field(default_factory=list)
 
 
-class Superseding:
+class CopySuperseder:
     """Finds and ends superseded copies. Belongs to the event loop's thread."""
 
     def __init__(
         self,
         store: Store,
-        groups: Groups,
-        offsets: GroupOffsets,
+        groups: GroupRegistry,
+        offsets: CommittedOffsets,
         retries: WaitingRetries,
         flusher: Flusher,
-        turns: Turns,
+        turns: ScanTurns,
     ) -> None:
         self._store = store
         self._groups = groups
@@ -117,9 +117,9 @@ class Superseding:
         self._flusher = flusher
         self._turns = turns
 
-    async def find(self, superseded: Superseded, marks: Marks | None = None) -> Found:
+    async def find(self, superseded: SupersededCopies, marks: ResetMarks | None = None) -> ResetCopies:
         """The copies that existed at the marks; None: all."""
-        found = Found()
+        found = ResetCopies()
         if superseded.can_be:
             lanes = None if marks is None else marks.lanes
             found.waiting = await self._retries.find(superseded.group, superseded.judge, lanes)
@@ -128,13 +128,13 @@ class Superseding:
                 found.due = await self._find_due(superseded, marks)
         return found
 
-    async def _find_due(self, superseded: Superseded, marks: Marks | None) -> list[_Due]:
+    async def _find_due(self, superseded: SupersededCopies, marks: ResetMarks | None) -> list[_DueCopies]:
         group, topic = superseded.group, superseded.topic
         back, found = retry_topic(group), []
         with self._turns.walk() as walk:
             walk.start()
             for queue in self._store.queues.of_topic(back):
-                due = _Due(Key(group, topic, back, queue.queue), queue)
+                due = _DueCopies(PlaceKey(group, topic, back, queue.queue), queue)
                 for count, (offset, copy) in enumerate(self._copies(due), 1):
                     properties = decode_properties(copy.properties)
                     was_there = marks is None or marks.has(queue.queue, offset, copy.properties)
@@ -150,7 +150,7 @@ class Superseding:
                 await walk.turn_if_over()
         return found
 
-    def _copies(self, due: _Due) -> Iterator[tuple[int, record.Record]]:
+    def _copies(self, due: _DueCopies) -> Iterator[tuple[int, record.Record]]:
         """The queue's records that are not done for the topic, including unreceived ones of other topics."""
         place, queue = self._groups.progress.places.get(due.key), due.queue
         at = max(self._begin(due) if place is None else place.committed, queue.min_offset)
@@ -160,19 +160,19 @@ class Superseding:
                 if is_open and size not in (0, FILLER_SIZE):
                     try:
                         yield offset, record.decode(self._store.read_record(position, size))
-                    except Damaged:
+                    except DamagedBytes:
                         # It is never delivered.
                         continue
             at += len(units)
 
-    def _begin(self, due: _Due) -> int:
+    def _begin(self, due: _DueCopies) -> int:
         """The start of a missing place, as for a Receive."""
         known = self._offsets.find(due.key.group, due.key.queue_topic).get(due.key.queue, 0)
         return min(max(known, due.queue.min_offset), due.queue.max_offset)
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
-    def prepare(self, found: Found) -> None:
+    def prepare(self, found: ResetCopies) -> None:
         """Creates the missing places.
 
         Raises:
@@ -192,7 +192,7 @@ class Superseding:
                 text = f"{count} retries stay before retries ended by the reset: group {group} may have {room} more "
                 raise Overloaded(text + "messages outstanding", reason="LEASES_EXHAUSTED")
 
-    def end(self, found: Found, group: str) -> Marks:
+    def end(self, found: ResetCopies, group: str) -> ResetMarks:
         """Stages the ends, in one step with the reset. Raises: ReadOnly."""
         for due in found.due:
             self._end_due(due)
@@ -202,9 +202,9 @@ class Superseding:
         self._retries.cancel(found.waiting)
         queues = self._store.queues.of_topic(retry_topic(group))
         lanes = {lane.number: lane.queue.next_offset for lane in self._store.lanes}
-        return Marks(lanes, {queue.queue: queue.next_offset for queue in queues})
+        return ResetMarks(lanes, {queue.queue: queue.next_offset for queue in queues})
 
-    def _end_due(self, due: _Due) -> None:
+    def _end_due(self, due: _DueCopies) -> None:
         place = self._groups.progress.places.get(due.key)
         if place is None:
             # The topic was deleted in the meantime.
@@ -222,7 +222,7 @@ class Superseding:
                 self._groups.move(place, after)
             self._groups.armed()
 
-    async def end_later(self, superseded: Superseded, marks: Marks) -> None:
+    async def end_later(self, superseded: SupersededCopies, marks: ResetMarks) -> None:
         """Ends copies that came during the search for earlier ones. Raises: as `prepare`."""
         await self._flusher.durable()
         found = await self.find(superseded, marks)

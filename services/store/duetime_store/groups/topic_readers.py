@@ -5,16 +5,16 @@ from dataclasses import dataclass
 
 from duetime_format import record
 from duetime_format.columns import values
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.units import FILLER_SIZE
 
-from duetime_store.groups.groups import Groups, is_in
-from duetime_store.groups.holds import Place
-from duetime_store.groups.offsets import GroupOffsets
+from duetime_store.groups.groups import GroupRegistry, is_in
+from duetime_store.groups.holds import GroupPlace
+from duetime_store.groups.offsets import CommittedOffsets
 from duetime_store.log.commitlog import CommitLog
 from duetime_store.queues.lites import Lites
 from duetime_store.queues.queues import Queues
-from duetime_store.reading.turns import Turns, Walk
+from duetime_store.reading.turns import ScanTurns, YieldingScan
 
 _RETRY_TOPIC = record.RETRY_TOPIC.encode()
 # Retries whose records are read in one step.
@@ -22,7 +22,7 @@ _PIECE = 256
 
 
 @dataclass(slots=True)
-class Left:
+class RemainingMessages:
     """One group's remaining messages of the topic."""
 
     unread: int = 0
@@ -34,7 +34,13 @@ class TopicReaders:
     """The groups that read a topic. Belongs to the event loop's thread."""
 
     def __init__(
-        self, queues: Queues, log: CommitLog, groups: Groups, offsets: GroupOffsets, turns: Turns, lites: Lites
+        self,
+        queues: Queues,
+        log: CommitLog,
+        groups: GroupRegistry,
+        offsets: CommittedOffsets,
+        turns: ScanTurns,
+        lites: Lites,
     ) -> None:
         self._queues = queues
         self._log = log
@@ -43,15 +49,15 @@ class TopicReaders:
         self._turns = turns
         self._lites = lites
 
-    async def left(self, topic: str) -> dict[str, Left]:
+    async def left(self, topic: str) -> dict[str, RemainingMessages]:
         """Remaining messages by group: for groups that receive the topic, and for those that only commit offsets in
         it."""
-        found: dict[str, Left] = {}
+        found: dict[str, RemainingMessages] = {}
         places = [place for place in self._groups.progress.places.values() if is_in(place.key, topic)]
         with self._turns.walk() as walk:
             walk.start()
             for place in places:
-                left = found.setdefault(place.key.group, Left())
+                left = found.setdefault(place.key.group, RemainingMessages())
                 left.in_flight += place.leased
                 left.retries += len(place.entries) - place.leased
                 if place.key.is_lite:
@@ -65,7 +71,7 @@ class TopicReaders:
         receiving = {(place.key.group, place.key.queue) for place in places if place.key.queue_topic == topic}
         for group, name, queue, offset in self._offsets.all():
             if name == topic and (group, queue) not in receiving:
-                found.setdefault(group, Left()).unread += self._ahead(topic, queue, offset)
+                found.setdefault(group, RemainingMessages()).unread += self._ahead(topic, queue, offset)
         return found
 
     def _ahead(self, topic: str, number: int, offset: int) -> int:
@@ -73,7 +79,7 @@ class TopicReaders:
         queue = self._queues.known(topic.encode(), number)
         return 0 if queue is None else max(queue.max_offset - max(offset, queue.min_offset), 0)
 
-    async def _unread_retries(self, place: Place, topic: str, walk: Walk) -> int:
+    async def _unread_retries(self, place: GroupPlace, topic: str, walk: YieldingScan) -> int:
         """Retries of the topic in %RETRY%group that were not received yet; the queue has those of other topics too."""
         count, wanted = 0, topic.encode()
         for names in self._retry_topics(place):
@@ -81,7 +87,7 @@ class TopicReaders:
             await walk.turn_if_over()
         return count
 
-    def _retry_topics(self, place: Place) -> Iterator[list[bytes | None]]:
+    def _retry_topics(self, place: GroupPlace) -> Iterator[list[bytes | None]]:
         queue = self._queues.get_bytes(place.key.queue_topic.encode(), place.key.queue)
         at = max(place.frontier, queue.min_offset)
         while len(units := queue.read(at, _PIECE)):
@@ -90,7 +96,7 @@ class TopicReaders:
             records = [data for row in rows if (data := self._log.read_record(*row))]
             try:
                 yield values(b"".join(records), [len(data) for data in records], (_RETRY_TOPIC,))[0]
-            except Damaged:
+            except DamagedBytes:
                 # They are never delivered.
                 continue
 

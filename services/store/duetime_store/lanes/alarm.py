@@ -59,7 +59,7 @@ class ShardClock(Clock):
         return await self._machine.wait_for(future, timeout_ms)
 
 
-class Alarm:
+class ClockAlarm:
     """Futures that are done at their time."""
 
     def __init__(self, clock: ShardClock) -> None:

@@ -20,7 +20,7 @@ SERVED_WITHIN_MS = 15_000
 
 
 @dataclass(eq=False, slots=True)
-class Asking:
+class WaitingPull:
     """A waiting pull."""
 
     scheduler: str
@@ -33,7 +33,7 @@ class Attendance:
     """The attendance of one lane."""
 
     def __init__(self) -> None:
-        self._asking: set[Asking] = set()
+        self._asking: set[WaitingPull] = set()
         self._puts_count = 0
         # The last time its head was asked for or a put to it ended.
         self._attended_at_ms = -math.inf
@@ -47,12 +47,12 @@ class Attendance:
     def asking_count(self) -> int:
         return len(self._asking)
 
-    def begin(self, asking: Asking, now_ms: float) -> None:
+    def begin(self, asking: WaitingPull, now_ms: float) -> None:
         """Notes the start of a pull."""
         self._asking.add(asking)
         self._note(asking, now_ms)
 
-    def end(self, asking: Asking, appended: bytes, now_ms: float) -> None:
+    def end(self, asking: WaitingPull, appended: bytes, now_ms: float) -> None:
         """Notes the end of a pull; `appended`: the lane's cursor."""
         self._asking.discard(asking)
         self._note(asking, now_ms)
@@ -60,7 +60,7 @@ class Attendance:
         if asking.cursor <= appended:
             self._attended_at_ms = now_ms
 
-    def _note(self, asking: Asking, now_ms: float) -> None:
+    def _note(self, asking: WaitingPull, now_ms: float) -> None:
         self._last = asking.scheduler
         if asking.has_lease:
             self._holder, self._holder_at_ms = asking.scheduler, now_ms

@@ -9,7 +9,7 @@ from duetime_store.queues.consumequeue import ConsumeQueue
 log = structlog.get_logger()
 
 
-class Ends:
+class EntryMarker:
     """Reads and marks units. A mark is the negative due time; it is written once the end is durable in the log."""
 
     def __init__(self, queue: ConsumeQueue) -> None:

@@ -19,17 +19,29 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from duetime_core.ondisk.lanes import Progress
-from duetime_format.lanes import Place
+from duetime_format.lanes import LanePlace
 from duetime_format.record import Record
 from duetime_format.units import Ints, Mask, Units
+from duetime_shard.lanes import LaneProgress
 
 from duetime_store.lanes.attendance import Attendance
-from duetime_store.lanes.lateness import Lateness
+from duetime_store.lanes.lateness import LaneLateness
 from duetime_store.lanes.order.order import OrderSize
 from duetime_store.queues.consumequeue import ConsumeQueue
 
-__all__ = ["PENDING", "RESTORED", "CANCELLED", "UNKNOWN", "OWN_DUE", "Fence", "Head", "Lane", "Place", "Rows", "States"]
+__all__ = [
+    "PENDING",
+    "RESTORED",
+    "CANCELLED",
+    "UNKNOWN",
+    "OWN_DUE",
+    "Fence",
+    "LaneHead",
+    "ShardLane",
+    "LanePlace",
+    "PendingRows",
+    "States",
+]
 
 States = npt.NDArray[np.int8]
 # States of an entry: to be restored; restored, or staged so; ended, or staged so; nonexistent.
@@ -39,7 +51,7 @@ OWN_DUE = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class LaneHead:
     """Entries in order of due time, and their units."""
 
     entries: Ints
@@ -57,7 +69,7 @@ class Fence(NamedTuple):
     is_next: Mask
 
 
-class Rows(NamedTuple):
+class PendingRows(NamedTuple):
     """Pending entries in order of due time. Topics and keys as the lane keeps them; None: it keeps none."""
 
     entries: Ints
@@ -66,14 +78,14 @@ class Rows(NamedTuple):
     keys: Ints | None
 
 
-class Lane(ABC):
+class ShardLane(ABC):
     """See the module. `number` names it in the contract (duetime_format.lanes)."""
 
     def __init__(self, number: int, queue: ConsumeQueue) -> None:
         self.number = number
         self.queue = queue
         self.attendance = Attendance()
-        self.lateness = Lateness()
+        self.lateness = LaneLateness()
         self.quarantined_count = 0
 
     def _number_after(self, named: Sequence[Ints], first: int = 0) -> None:
@@ -90,7 +102,7 @@ class Lane(ABC):
         """The start of the head: after all staged entries."""
 
     @abstractmethod
-    def head(self, after: bytes, count: int, by_ms: int | None = None) -> Head:
+    def head(self, after: bytes, count: int, by_ms: int | None = None) -> LaneHead:
         """At most `count` pending entries from a cursor, or from the lane's own if that is later, without ended or
         staged ones. Empty: no more are pending. With `by_ms`, later ones may be left out, except the first.
 
@@ -99,11 +111,11 @@ class Lane(ABC):
         """
 
     @abstractmethod
-    def cursor_after(self, place: Place) -> bytes:
+    def cursor_after(self, place: LanePlace) -> bytes:
         """The cursor after an entry of a head, whose unit has this due time."""
 
     @abstractmethod
-    def wake_before(self, head: Head, wake: "asyncio.Future[None]") -> None:
+    def wake_before(self, head: LaneHead, wake: "asyncio.Future[None]") -> None:
         """Completes `wake` when an entry arrives that may fall due before all of `head`, until `leave` is called."""
 
     def leave(self, wake: "asyncio.Future[None]") -> None:
@@ -195,7 +207,7 @@ class Lane(ABC):
     # --- progress -----------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def progress(self) -> Progress:
+    def progress(self) -> LaneProgress:
         """A snapshot of the durably restored and ended entries; it does not change later."""
 
     @property
@@ -226,7 +238,7 @@ class Lane(ABC):
         """Pending entries that fall due before this one: exact."""
 
     @abstractmethod
-    def scan(self, after: Place, before_ms: int, count: int) -> Rows:
+    def scan(self, after: LanePlace, before_ms: int, count: int) -> PendingRows:
         """At most `count` pending entries after a place that fall due before `before_ms`. Fewer than `count`: there are
         no more."""
 

@@ -13,7 +13,7 @@ _BOUNDS = LATE_BUCKETS_MS.astype(np.float64)
 LATE_WINDOW = 1_024
 
 
-class Lateness:
+class LaneLateness:
     """A histogram and a window of recent values, updated per batch, never per message."""
 
     def __init__(self) -> None:

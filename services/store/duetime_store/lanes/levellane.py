@@ -16,15 +16,26 @@ from collections.abc import Iterator
 import numpy as np
 import structlog
 from duetime_core.errors import InvalidArgument, Violation
-from duetime_core.ondisk.history import LevelHistory
-from duetime_core.ondisk.laneends import LaneEnds
-from duetime_core.ondisk.lanes import Restored
 from duetime_format.record import Record
 from duetime_format.units import Ints, Mask, Units, are_ended, due_of, dues_of, joined
+from duetime_shard.history import LevelHistory
+from duetime_shard.laneends import LaneEnds
+from duetime_shard.lanes import LevelProgress
 
-from duetime_store.lanes.ends import Ends
-from duetime_store.lanes.lane import CANCELLED, PENDING, RESTORED, UNKNOWN, Fence, Head, Lane, Place, Rows, States
-from duetime_store.lanes.measured import Measured
+from duetime_store.lanes.ends import EntryMarker
+from duetime_store.lanes.lane import (
+    CANCELLED,
+    PENDING,
+    RESTORED,
+    UNKNOWN,
+    Fence,
+    LaneHead,
+    LanePlace,
+    PendingRows,
+    ShardLane,
+    States,
+)
+from duetime_store.lanes.measured import LevelBytes
 from duetime_store.queues.consumequeue import ConsumeQueue
 
 log = structlog.get_logger()
@@ -36,19 +47,19 @@ _CURSOR_BYTES = 8
 _NONE = np.empty(0, np.int64)
 
 
-class LevelLane(Lane):
+class LevelLane(ShardLane):
     """See the module. `reached` is the cursor; neither it nor the watermark is at an entry that is gone."""
 
     def __init__(self, level: int, queue: ConsumeQueue, history: LevelHistory) -> None:
         super().__init__(level, queue)
         self._history = history
         self._delay_ms = history.current.delay_at_most_ms(level)
-        self._restored = Restored(queue.min_offset)
+        self._restored = LevelProgress(queue.min_offset)
         self._cursor = queue.min_offset
-        self._ends = Ends(queue)
+        self._ends = EntryMarker(queue)
         # Ended entries from the watermark on.
         self._ended_count = 0
-        self._measured = Measured(self._ends.read)
+        self._measured = LevelBytes(self._ends.read)
 
     # --- reading due entries ------------------------------------------------------------------------------------------
 
@@ -56,19 +67,19 @@ class LevelLane(Lane):
     def cursor(self) -> bytes:
         return _cursor_at(self._cursor)
 
-    def cursor_after(self, place: Place) -> bytes:
+    def cursor_after(self, place: LanePlace) -> bytes:
         return _cursor_at(place.entry + 1)
 
-    def head(self, after: bytes, count: int, by_ms: int | None = None) -> Head:
+    def head(self, after: bytes, count: int, by_ms: int | None = None) -> LaneHead:
         if len(after) not in (0, _CURSOR_BYTES):
             raise InvalidArgument([Violation("next", f"is not a cursor of lane {self.number}")])
         first = max(int.from_bytes(after, "big"), self._cursor)
         if self._is_plain:
             units = self.queue.read(first, count)
-            return Head(np.arange(first, first + len(units)), units)
-        return Head(*self._take(first, count, units_max=HEAD_UNITS_MAX))
+            return LaneHead(np.arange(first, first + len(units)), units)
+        return LaneHead(*self._take(first, count, units_max=HEAD_UNITS_MAX))
 
-    def wake_before(self, head: Head, wake: "asyncio.Future[None]") -> None:
+    def wake_before(self, head: LaneHead, wake: "asyncio.Future[None]") -> None:
         if not len(head.entries):
             self.queue.wait(wake)
 
@@ -149,7 +160,7 @@ class LevelLane(Lane):
         if self.are_next(entries):
             none = np.zeros(len(entries), np.bool_)
             return Fence(none, none, ~none)
-        restored = Restored(self._cursor, self._restored.ahead).mask(entries)
+        restored = LevelProgress(self._cursor, self._restored.ahead).mask(entries)
         cancelled = np.zeros(len(entries), np.bool_)
         if self._has_ends or restored.any():
             cancelled = self._are_ended(entries)
@@ -185,7 +196,7 @@ class LevelLane(Lane):
         watermark, ahead = self._after(entry, staged=False), self._restored.ahead
         if self._ended_count:
             self._ended_count -= self._count_ended(self.watermark, watermark)
-        self._restored = Restored(watermark, ahead[ahead >= watermark] if len(ahead) else ahead)
+        self._restored = LevelProgress(watermark, ahead[ahead >= watermark] if len(ahead) else ahead)
 
     def undo(self) -> None:
         self._ends.undo()
@@ -195,7 +206,7 @@ class LevelLane(Lane):
 
     def states(self, entries: Ints) -> States:
         states = np.full(len(entries), PENDING, np.int8)
-        states[Restored(self._cursor, self._restored.ahead).mask(entries)] = RESTORED
+        states[LevelProgress(self._cursor, self._restored.ahead).mask(entries)] = RESTORED
         states[self._are_ended(entries)] = CANCELLED
         states[(entries < self.queue.min_offset) | (entries >= self.queue.max_offset)] = UNKNOWN
         return states
@@ -270,7 +281,7 @@ class LevelLane(Lane):
         low, end, mark = self.queue.min_offset, self.queue.max_offset, max(checkpoint, broker)
         if mark > end:
             log.warning("watermark is after the end of its lane", lane=self.number, watermark=mark, end=end)
-        self._restored = Restored.of(mark, low, end, [restored])
+        self._restored = LevelProgress.of(mark, low, end, [restored])
         there = (gone >= low) & (gone < end) & ~np.isin(gone, restored)
         gone, dues = gone[there], dues[there]
         self._ends.restore(gone, dues)
@@ -283,7 +294,7 @@ class LevelLane(Lane):
 
     # --- progress -----------------------------------------------------------------------------------------------------
 
-    def progress(self) -> Restored:
+    def progress(self) -> LevelProgress:
         return self._restored
 
     @property
@@ -311,7 +322,7 @@ class LevelLane(Lane):
         count = stop - self.watermark - int((self._restored.ahead < stop).sum())
         return count - self._count_ended(self.watermark, stop)
 
-    def scan(self, after: Place, before_ms: int, count: int) -> Rows:
+    def scan(self, after: LanePlace, before_ms: int, count: int) -> PendingRows:
         first = _first_due_after(self.queue, after.due_at_ms - 1, self.watermark)
         if after.entry >= first:
             first = min(after.entry + 1, _first_due_after(self.queue, after.due_at_ms, first))
@@ -325,7 +336,7 @@ class LevelLane(Lane):
             if stop < len(entries):
                 break
         entries, dues = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return Rows(entries, dues, None, None)
+        return PendingRows(entries, dues, None, None)
 
     def count_due(self, by_ms: int) -> int:
         return self._pending_before(_first_due_after(self.queue, by_ms, self.watermark))

@@ -10,7 +10,7 @@ from duetime_format.units import Units, are_ended
 MEASURE_UNITS = 65_536
 
 
-class Measured:
+class LevelBytes:
     """Bytes of the entries [first, end) that have not ended: each entry's unit is read after its arrival and after its
     end."""
 

@@ -18,17 +18,17 @@ from struct import Struct
 import numpy as np
 import structlog
 from duetime_core.errors import InvalidArgument, Violation
-from duetime_core.ondisk.laneends import LaneEnds
-from duetime_core.ondisk.lanes import Passed
 from duetime_format import record, timers
-from duetime_format.errors import Damaged
-from duetime_format.lanes import Place
+from duetime_format.errors import DamagedBytes
+from duetime_format.lanes import LanePlace
 from duetime_format.levels import DELAY_MS_MAX
 from duetime_format.record import Record
 from duetime_format.units import FILLER_SIZE, Ints, Mask, Units, are_ended, due_of, dues_of
+from duetime_shard.laneends import LaneEnds
+from duetime_shard.lanes import TimerProgress
 
 from duetime_store.lanes.alarm import ShardClock
-from duetime_store.lanes.ends import Ends
+from duetime_store.lanes.ends import EntryMarker
 from duetime_store.lanes.lane import (
     CANCELLED,
     OWN_DUE,
@@ -36,15 +36,15 @@ from duetime_store.lanes.lane import (
     RESTORED,
     UNKNOWN,
     Fence,
-    Head,
-    Lane,
+    LaneHead,
+    ShardLane,
     States,
 )
-from duetime_store.lanes.lane import Rows as Pending
+from duetime_store.lanes.lane import PendingRows as Pending
 from duetime_store.lanes.near import NearUnits
-from duetime_store.lanes.order.order import Order, OrderSize
-from duetime_store.lanes.order.rows import END, NONE, START, Rows, before, joined, merged, sort
-from duetime_store.lanes.timermeasured import TimerMeasured
+from duetime_store.lanes.order.order import LaneOrder, OrderSize
+from duetime_store.lanes.order.rows import END, NONE, START, OrderRows, before, joined, merged, sort
+from duetime_store.lanes.timermeasured import TimerBytes
 from duetime_store.lanes.timerorder import Reach, TimerOrder
 from duetime_store.lanes.timerrows import RowReader
 from duetime_store.log.commitlog import CommitLog
@@ -54,27 +54,27 @@ log = structlog.get_logger()
 
 _CURSOR = Struct(">qq")
 # Nothing is restored yet. A filler's due time, 0, is before it.
-NOTHING = Place(0, 1 << 62)
+NOTHING = LanePlace(0, 1 << 62)
 # After all entries with the same due time; more rows than there are.
 LAST = ALL = (1 << 63) - 1
 _NONE = np.empty(0, np.int64)
 
 
-class TimerLane(Lane):
+class TimerLane(ShardLane):
     """See the module. `reached` and `watermark` count entries."""
 
     def __init__(
         self,
         number: int,
         queue: ConsumeQueue,
-        order: Order,
+        order: LaneOrder,
         commit_log: CommitLog,
         clock: ShardClock,
         rows: RowReader,
     ) -> None:
         """`rows`: rebuilds the order when its files are damaged."""
         super().__init__(number, queue)
-        self._ends = Ends(queue)
+        self._ends = EntryMarker(queue)
         self._near = NearUnits(queue)
         self._order = TimerOrder(order, queue, self._ends, rows)
         self._log = commit_log
@@ -83,12 +83,12 @@ class TimerLane(Lane):
         self._progress = self._cursor = NOTHING
         self._pending_count = 0
         # Restored, unpublished entries: the cursor after each batch, and the sizes of its records.
-        self._staged: deque[tuple[Place, Ints]] = deque()
+        self._staged: deque[tuple[LanePlace, Ints]] = deque()
         # New, unpublished entries: number and first due time of each batch.
         self._arriving: deque[tuple[int, int]] = deque()
         # Waiters, each with a due time: an entry that falls due earlier wakes it.
         self._wakes: dict[asyncio.Future[None], int] = {}
-        self._measured = TimerMeasured(self._ends.read)
+        self._measured = TimerBytes(self._ends.read)
 
     # --- reading due entries ------------------------------------------------------------------------------------------
 
@@ -96,17 +96,17 @@ class TimerLane(Lane):
     def cursor(self) -> bytes:
         return self.cursor_after(self._cursor)
 
-    def cursor_after(self, place: Place) -> bytes:
+    def cursor_after(self, place: LanePlace) -> bytes:
         return _CURSOR.pack(place.due_at_ms, place.entry + 1)
 
-    def _place_at(self, cursor: bytes) -> Place:
+    def _place_at(self, cursor: bytes) -> LanePlace:
         if not cursor:
             return NOTHING
         if len(cursor) != _CURSOR.size or cursor[0] & 0x80 or cursor[8] & 0x80:
             raise InvalidArgument([Violation("next", f"is not a cursor of lane {self.number}")])
-        return before(Place(*_CURSOR.unpack(cursor)))
+        return before(LanePlace(*_CURSOR.unpack(cursor)))
 
-    def head(self, after: bytes, count: int, by_ms: int | None = None) -> Head:
+    def head(self, after: bytes, count: int, by_ms: int | None = None) -> LaneHead:
         place = max(self._place_at(after), self._cursor)
         while True:
             rows = self._ripe(self._open(place, count), self._clock.now_ms())
@@ -116,11 +116,11 @@ class TimerLane(Lane):
             units = self.units(rows.entries)
             if not self._mended(rows, units):
                 self._near.keep(rows.entries, units)
-                return Head(rows.entries, units)
+                return LaneHead(rows.entries, units)
 
-    def _open(self, after: Place, count: int) -> Rows:
+    def _open(self, after: LanePlace, count: int) -> OrderRows:
         """The next rows after a place, without those whose end is staged."""
-        parts: list[Rows] = []
+        parts: list[OrderRows] = []
         found = 0
         while found < count and not self._late.size:
             rows = self._rows(after, count - found)
@@ -132,25 +132,25 @@ class TimerLane(Lane):
             found += rows.size
         return joined(parts)
 
-    def _rows(self, after: Place, count: int) -> Rows:
+    def _rows(self, after: LanePlace, count: int) -> OrderRows:
         rest = self._stragglers.after(after) if self._stragglers.size else NONE
         if rest.size >= count:
             return rest.part(0, count)
         rows = self._order.head(max(after, self._progress), count - rest.size)
         return joined([rest, rows]) if rest.size else rows
 
-    def _ripe(self, rows: Rows, now_ms: int) -> Rows:
+    def _ripe(self, rows: OrderRows, now_ms: int) -> OrderRows:
         """The rows up to the first that waits for a new entry, which may fall due before it. If that first row is not
         yet due, returns all: they are fenced when they are put."""
         stop = self._settled_count(rows)
         return rows.part(0, stop) if stop < rows.size and rows.dues[stop] <= now_ms else rows
 
-    def _settled_count(self, rows: Rows) -> int:
+    def _settled_count(self, rows: OrderRows) -> int:
         if not self._arriving:
             return rows.size
         return int(np.searchsorted(rows.dues, min(due_at_ms for _, due_at_ms in self._arriving), "right"))
 
-    def wake_before(self, head: Head, wake: "asyncio.Future[None]") -> None:
+    def wake_before(self, head: LaneHead, wake: "asyncio.Future[None]") -> None:
         if len(head.entries):
             self._wakes[wake] = due_of(int(head.units["tags"][0]))
         else:
@@ -162,7 +162,7 @@ class TimerLane(Lane):
 
     # --- rows and units that disagree ---------------------------------------------------------------------------------
 
-    def _mended(self, rows: Rows, units: Units) -> bool:
+    def _mended(self, rows: OrderRows, units: Units) -> bool:
         """Corrects units, here and on disk, that differ from the order. Returns whether the order was wrong."""
         wrong = np.flatnonzero((units["tags"] != rows.dues) & (units["size"] != 0))
         is_changed = False
@@ -183,12 +183,12 @@ class TimerLane(Lane):
                 is_changed = True
         return is_changed
 
-    def _true_due(self, place: Place, unit: tuple[int, int, int]) -> int:
+    def _true_due(self, place: LanePlace, unit: tuple[int, int, int]) -> int:
         """The due time in the entry's record, if intact; else in the order."""
         position, size, _ = unit
         try:
             found = record.decode(self._log.read(position, size)) if size != FILLER_SIZE else None
-        except Damaged:
+        except DamagedBytes:
             found = None
         if found is None or (found.topic, found.queue, found.queue_offset, found.position) != (
             self.queue.topic,
@@ -224,7 +224,7 @@ class TimerLane(Lane):
         return Fence(states == RESTORED, states == CANCELLED, is_next)
 
     def stage(self, entries: Ints, units: Units) -> None:
-        self._cursor = Place(int(units["tags"][-1]), int(entries[-1]))
+        self._cursor = LanePlace(int(units["tags"][-1]), int(entries[-1]))
         self._staged.append((self._cursor, units["size"].astype(np.int64)))
 
     def publish(self, entries: Ints) -> None:
@@ -248,7 +248,7 @@ class TimerLane(Lane):
             self._arriving.clear()
             self.queue.wake()
 
-    def _first_cursor(self) -> Place:
+    def _first_cursor(self) -> LanePlace:
         """The cursor when nothing is staged."""
         return before(self._stragglers.part(0, 1).last) if self._stragglers.size else self._progress
 
@@ -258,7 +258,7 @@ class TimerLane(Lane):
 
     def added(self, entries: Ints, dues: Ints, topics: Ints, keys: Ints) -> None:
         self._arrived(len(entries))
-        rows = Rows(dues, entries, topics.astype(np.uint32), keys.astype(np.uint32))
+        rows = OrderRows(dues, entries, topics.astype(np.uint32), keys.astype(np.uint32))
         self._pending_count += rows.size
         self._take(rows)
         first = int(dues.min())
@@ -273,7 +273,7 @@ class TimerLane(Lane):
                 self._arriving.appendleft((batch - count, due_at_ms))
             count -= min(batch, count)
 
-    def _take(self, rows: Rows) -> None:
+    def _take(self, rows: OrderRows) -> None:
         """Adds rows at any place."""
         late = rows.between(START, self._cursor)
         if late.size:
@@ -353,7 +353,7 @@ class TimerLane(Lane):
 
     # --- recovering ---------------------------------------------------------------------------------------------------
 
-    def recover(self, place: Place, ends: LaneEnds, reach: Reach) -> None:
+    def recover(self, place: LanePlace, ends: LaneEnds, reach: Reach) -> None:
         """Marks as restored all entries up to `place`, by the checkpoint; and as restored or ended those of `ends`, by
         records of the log.
 
@@ -376,20 +376,20 @@ class TimerLane(Lane):
         if self._stragglers.size:
             log.warning("entries are pending before restored ones", lane=self.number, count=self._stragglers.size)
 
-    def _last_of(self, restored: Ints) -> Place:
+    def _last_of(self, restored: Ints) -> LanePlace:
         dues = dues_of(self._ends.read_at(restored)["tags"])
         if not len(dues):
             return NOTHING
         last = dues == dues.max()
-        return Place(int(dues.max()), int(restored[last].max()))
+        return LanePlace(int(dues.max()), int(restored[last].max()))
 
     # --- progress -----------------------------------------------------------------------------------------------------
 
-    def progress(self) -> Passed:
-        return Passed(self.queue.min_offset, self._progress, self._stragglers.entries)
+    def progress(self) -> TimerProgress:
+        return TimerProgress(self.queue.min_offset, self._progress, self._stragglers.entries)
 
     @property
-    def place(self) -> Place:
+    def place(self) -> LanePlace:
         """All entries up to it are restored or have ended, if the lane is even."""
         return self._progress
 
@@ -413,17 +413,17 @@ class TimerLane(Lane):
 
     def pending_before(self, entry: int) -> int:
         due_at_ms = due_of(int(self._ends.read_at(np.array([entry]))["tags"][0]))
-        return self._count_to(before(Place(due_at_ms, entry)))
+        return self._count_to(before(LanePlace(due_at_ms, entry)))
 
-    def _count_to(self, place: Place) -> int:
+    def _count_to(self, place: LanePlace) -> int:
         early = sum(rows.between(START, place).size for rows in (self._stragglers, self._late))
         return early + (self._order.count_to(place) if place > self._progress else 0)
 
     def count_due(self, by_ms: int) -> int:
-        return self._count_to(Place(by_ms, LAST))
+        return self._count_to(LanePlace(by_ms, LAST))
 
-    def scan(self, after: Place, before_ms: int, count: int) -> Pending:
-        to = Place(before_ms - 1, LAST)
+    def scan(self, after: LanePlace, before_ms: int, count: int) -> Pending:
+        to = LanePlace(before_ms - 1, LAST)
         early = joined([self._stragglers, sort(self._late)]).between(after, to).part(0, count)
         rows = joined([early, self._order.scan(after, to, count - early.size)])
         return Pending(rows.entries, rows.dues, rows.topics.astype(np.int64), rows.keys.astype(np.int64))
@@ -435,7 +435,7 @@ class TimerLane(Lane):
     def dues(self, now_ms: int) -> tuple[int, int]:
         oldest = self._rows(self._first_cursor(), 1)
         is_overdue = oldest.size and oldest.dues[0] <= now_ms
-        ahead = self._order.scan(Place(now_ms, LAST), END, 1) if is_overdue else oldest
+        ahead = self._order.scan(LanePlace(now_ms, LAST), END, 1) if is_overdue else oldest
         return int(oldest.dues[0]) if oldest.size else 0, int(ahead.dues[0]) if ahead.size else 0
 
     @property
@@ -453,7 +453,7 @@ class TimerLane(Lane):
     # --- saving -------------------------------------------------------------------------------------------------------
 
     @property
-    def order(self) -> Order:
+    def order(self) -> LaneOrder:
         """For checkpoints."""
         return self._order.files
 

@@ -10,7 +10,7 @@ from duetime_format.units import Ints, Mask, Units
 MEASURE_UNITS = 65_536
 
 
-class TimerMeasured:
+class TimerBytes:
     """Bytes and number of the entries before `_end` that were pending when their units were read, without entries gone
     since."""
 

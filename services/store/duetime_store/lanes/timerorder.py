@@ -6,14 +6,14 @@ from typing import TypeVar
 
 import numpy as np
 import structlog
-from duetime_core.ondisk.laneends import LaneEnds
-from duetime_format.errors import Damaged
-from duetime_format.lanes import Place
+from duetime_format.errors import DamagedBytes
+from duetime_format.lanes import LanePlace
 from duetime_format.units import Ints
+from duetime_shard.laneends import LaneEnds
 
-from duetime_store.lanes.ends import Ends
-from duetime_store.lanes.order.order import Order
-from duetime_store.lanes.order.rows import END, Rows
+from duetime_store.lanes.ends import EntryMarker
+from duetime_store.lanes.order.order import LaneOrder
+from duetime_store.lanes.order.rows import END, OrderRows
 from duetime_store.lanes.timerrows import RowReader
 from duetime_store.queues.consumequeue import ConsumeQueue
 
@@ -35,7 +35,7 @@ class TimerOrder:
     """See the module. Reads as Order does; damaged files are rebuilt first. That blocks the store, for some seconds if
     millions of entries are pending."""
 
-    def __init__(self, order: Order, queue: ConsumeQueue, ends: Ends, rows: RowReader) -> None:
+    def __init__(self, order: LaneOrder, queue: ConsumeQueue, ends: EntryMarker, rows: RowReader) -> None:
         self.files = order
         self._queue = queue
         self._ends = ends
@@ -43,7 +43,7 @@ class TimerOrder:
 
     # --- recovering ---------------------------------------------------------------------------------------------------
 
-    def recover(self, reach: Reach, place: Place, ends: LaneEnds) -> None:
+    def recover(self, reach: Reach, place: LanePlace, ends: LaneEnds) -> None:
         """Fills the order with all entries after `place`, to which a checkpoint saw all restored, except those that
         `ends` has as ended. Some restored ones may remain.
 
@@ -56,12 +56,12 @@ class TimerOrder:
             self.files.open(reach.position, self._queue.max_offset, reach.log_end)
         try:
             self._catch_up(place, ends)
-        except Damaged as error:
+        except DamagedBytes as error:
             self._note(error.text)
             self.files.clear()
             self._catch_up(place, ends)
 
-    def _catch_up(self, place: Place, ends: LaneEnds) -> None:
+    def _catch_up(self, place: LanePlace, ends: LaneEnds) -> None:
         position, end = self.files.covered
         self.files.advance(place)
         self._fill(end, ends.restored_entries)
@@ -79,30 +79,30 @@ class TimerOrder:
 
     # --- changing -----------------------------------------------------------------------------------------------------
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: OrderRows) -> None:
         self.files.add(rows)
 
     def remove(self, dues: Ints, entries: Ints) -> None:
         self.files.remove(dues, entries)
 
-    def advance(self, to: Place) -> None:
+    def advance(self, to: LanePlace) -> None:
         self.files.advance(to)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def head(self, after: Place, count: int) -> Rows:
+    def head(self, after: LanePlace, count: int) -> OrderRows:
         return self._asked(lambda: self.files.head(after, count))
 
-    def scan(self, after: Place, to: Place, count: int) -> Rows:
+    def scan(self, after: LanePlace, to: LanePlace, count: int) -> OrderRows:
         return self._asked(lambda: self.files.scan(after, to, count))
 
-    def count_to(self, place: Place) -> int:
+    def count_to(self, place: LanePlace) -> int:
         return self._asked(lambda: self.files.count_to(place))
 
     def _asked(self, ask: Callable[[], T]) -> T:
         try:
             return ask()
-        except (Damaged, OSError) as error:
+        except (DamagedBytes, OSError) as error:
             self._note(str(error))
             self.files.clear()
             self._fill(0, _NONE)

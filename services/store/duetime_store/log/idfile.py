@@ -18,7 +18,7 @@ from struct import Struct
 from typing import NamedTuple
 
 import numpy as np
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 
 from duetime_store.files import derived
 from duetime_store.files.disk import Disk
@@ -48,7 +48,7 @@ def encode(block: Block) -> bytes:
 
 
 def decode(data: bytes) -> Iterator[Block]:
-    """Raises: Damaged: at the first block that is not whole."""
+    """Raises: DamagedBytes: at the first block that is not whole."""
     at = 0
     while at < len(data):
         block, at = _block_at(data, at)
@@ -60,13 +60,13 @@ def _block_at(data: bytes, at: int) -> tuple[Block, int]:
     try:
         id_count, grain_count, start, stop = _HEAD.unpack_from(data, at + derived.SEAL_BYTES)
     except struct.error as error:
-        raise Damaged(f"{len(data) - at} bytes at {at} are not a block of ids") from error
+        raise DamagedBytes(f"{len(data) - at} bytes at {at} are not a block of ids") from error
     grains_at = at + derived.SEAL_BYTES + _HEAD.size
     ids_at = grains_at + grain_count * _GRAIN.size
     end = ids_at + id_count * _ID_BYTES
     block = memoryview(data)[at:end]
     if end > len(data) or not derived.is_intact(block, MAGIC):
-        raise Damaged(f"the block at {at} does not match its CRC")
+        raise DamagedBytes(f"the block at {at} does not match its CRC")
     derived.check_version(block, VERSION)
     grains = [_GRAIN.unpack_from(data, grains_at + number * _GRAIN.size) for number in range(grain_count)]
     hashes = np.frombuffer(data, ">u4", id_count, ids_at).astype(np.int64)
@@ -81,11 +81,13 @@ def read(folder: Path, position: int) -> tuple[Ids | None, str]:
     try:
         for block in decode((folder / FILE).read_bytes()):
             if blocks and block.start != blocks[-1].stop:
-                raise Damaged(f"a block begins at position {block.start}, the one before stops at {blocks[-1].stop}")
+                raise DamagedBytes(
+                    f"a block begins at position {block.start}, the one before stops at {blocks[-1].stop}"
+                )
             blocks.append(block)
     except FileNotFoundError:
         return None, "there is no file of ids"
-    except (OSError, Damaged) as error:
+    except (OSError, DamagedBytes) as error:
         reason = f"{FILE}: {error}"
     if not blocks or blocks[-1].stop < position:
         stop = blocks[-1].stop if blocks else 0

@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_format import columns, layout, record
-from duetime_format.columns import Ints, Run
-from duetime_format.errors import Damaged
+from duetime_format.columns import Ints, RecordRun
+from duetime_format.errors import DamagedBytes
 from duetime_format.lanes import BOUND_TOPIC_NAMES, lane_of
 from duetime_format.names import DLQ_PREFIX, RETRY_PREFIX
 from duetime_format.properties import as_text, value_of
@@ -34,7 +34,7 @@ class Name(NamedTuple):
         return bool(self.message_id) and (bool(self.token) or not self.topic.startswith(GROUP_PREFIXES))
 
 
-class Intake(Run):
+class Intake(RecordRun):
     """They have no place in the log yet: `position` is 0.
 
     `batches`: the runs of records, [first, stop), each stored as a whole or not at all.
@@ -102,7 +102,7 @@ def parse(data: bytes, batches: Sequence[tuple[int, int]] = ()) -> Intake:
     """Raises: InvalidArgument: the bytes are not whole V1 records."""
     try:
         run = columns.parse(data)
-    except Damaged as error:
+    except DamagedBytes as error:
         raise InvalidArgument([Violation("records", error.text)], reason="RECORDS_INVALID") from error
     intake = Intake(run.data, run.position, run.end, run.keys, run.columns, run.entries, run.destinations)
     intake.batches, intake._part = batches, None

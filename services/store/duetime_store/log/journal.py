@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from duetime_format import events, subjects
-from duetime_format.events import Key
+from duetime_format.events import PlaceKey
 from duetime_format.names import GROUPS_TOPIC
 from duetime_format.ranges import RANGE
 from duetime_format.record import Record, encode
@@ -15,23 +15,23 @@ from duetime_format.record import Record, encode
 RECORD_BYTES = 256 * 1024
 
 
-class Numbered(Protocol):
+class NumberedPlace(Protocol):
     """A group's place in a queue, with the number by which events name it."""
 
     @property
     def number(self) -> int: ...
 
     @property
-    def key(self) -> Key: ...
+    def key(self) -> PlaceKey: ...
 
 
 @dataclass(slots=True)
-class Entry:
+class JournalEntry:
     """One event as logged, the place that it names, if any, and its index words."""
 
     kind: int
     payload: bytes
-    place: Numbered | None = None
+    place: NumberedPlace | None = None
     words: Sequence[str] = ()
 
 
@@ -39,30 +39,30 @@ class Journal:
     """Events that are not staged yet, and their waiters."""
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[JournalEntry] = []
         self.waiters: list[asyncio.Future[None]] = []
 
-    def add(self, event: events.Event, place: Numbered | None = None) -> None:
-        self.entries.append(Entry(event.kind, event.payload(), place, _words_of(event, place)))
+    def add(self, event: events.GroupEvent, place: NumberedPlace | None = None) -> None:
+        self.entries.append(JournalEntry(event.kind, event.payload(), place, _words_of(event, place)))
 
-    def drain(self) -> "tuple[list[Entry], list[asyncio.Future[None]]]":
+    def drain(self) -> "tuple[list[JournalEntry], list[asyncio.Future[None]]]":
         """Removes and returns all entries and waiters."""
         drained = self.entries, self.waiters
         self.entries, self.waiters = [], []
         return drained
 
-    def requeue(self, entries: Iterable[Entry], waiters: "Iterable[asyncio.Future[None]]") -> None:
+    def requeue(self, entries: Iterable[JournalEntry], waiters: "Iterable[asyncio.Future[None]]") -> None:
         """Puts drained, unstored entries back in front, except settlements, whose records are gone."""
         kept = [entry for entry in entries if entry.kind not in (events.SETTLE, events.LETTER)]
         self.entries[:0] = kept
         self.waiters[:0] = waiters
 
 
-def bodies(entries: list[Entry], bytes_max: int = RECORD_BYTES) -> Iterator[tuple[bytes, list[str]]]:
+def bodies(entries: list[JournalEntry], bytes_max: int = RECORD_BYTES) -> Iterator[tuple[bytes, list[str]]]:
     """The bodies of the records that hold the events, each with its index words."""
     at = 0
     while at < len(entries):
-        places: dict[int, Key] = {}
+        places: dict[int, PlaceKey] = {}
         parts: list[bytes] = []
         words: dict[str, None] = {}
         size = 0
@@ -79,20 +79,20 @@ def bodies(entries: list[Entry], bytes_max: int = RECORD_BYTES) -> Iterator[tupl
         yield b"".join([events.begin_body(places), *parts]), list(words)
 
 
-def event_records(entries: list[Entry], now_ms: int, since: int) -> Iterator[bytes]:
+def event_records(entries: list[JournalEntry], now_ms: int, since: int) -> Iterator[bytes]:
     """The log records that hold the events. `since`: see duetime_format.subjects."""
     for body, words in bodies(entries):
         yield encode(Record(GROUPS_TOPIC, 0, body, subjects.properties_of(words, since), born_at_ms=now_ms))
 
 
-def _words_of(event: events.Event, place: Numbered | None) -> list[str]:
+def _words_of(event: events.GroupEvent, place: NumberedPlace | None) -> list[str]:
     """The index words of an event's messages; none if traces do not show its kind."""
     match event:
-        case events.Give() | events.End() | events.Change() | events.Back():
+        case events.GiveEvent() | events.EndEvent() | events.ChangeEvent() | events.ReturnEvent():
             runs = event.ranges
-        case events.Defer() | events.Settle():
+        case events.DeferEvent() | events.SettleEvent():
             runs = RANGE.pack(event.offset, 1)
-        case events.Taken() | events.Left():
+        case events.DeadLetterRemoveEvent() | events.DeadLetterKeepEvent():
             return subjects.words_of(event.topic, event.queue, event.ranges)
         case _:
             return []

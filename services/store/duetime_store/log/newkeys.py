@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from duetime_format.columns import Run
+from duetime_format.columns import RecordRun
 from duetime_format.keys import ROW, Rows, rows_placed
 
 # Maximum keys kept: 20 MiB. The index writes them long before, unless its disk rejects them.
@@ -42,7 +42,7 @@ class NewKeys:
         """Whether they should be written soon, so that none have to be read."""
         return 2 * self._count > self._keys_max
 
-    def of(self, run: Run, placed: bytearray) -> Rows | None:
+    def of(self, run: RecordRun, placed: bytearray) -> Rows | None:
         """The keys of a put's records, with their places; None: they will not be kept."""
         return rows_placed(run, placed, len(placed) // ROW.itemsize) if self._keys_max else None
 

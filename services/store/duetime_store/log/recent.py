@@ -89,7 +89,7 @@ quickest_link = link if _compiled is None else _compiled.link
 
 
 @dataclass(slots=True)
-class Grain:
+class IdGrain:
     """Ids that came within GRAIN_MS: the first one's serial, and the times of the first and the last."""
 
     serial: int
@@ -122,7 +122,7 @@ class RecentIds:
         # The next serial. Serials are kept modulo 2^32; the 0 in an unused head is outside of the window.
         self._next = capacity + 1
         self._first = self._next
-        self._grains: deque[Grain] = deque()
+        self._grains: deque[IdGrain] = deque()
         # Time of the last id that the maximum count has pushed out.
         self._pushed_out_ms: int | None = None
 
@@ -146,7 +146,7 @@ class RecentIds:
             return
         grain = self._grains[-1] if self._grains else None
         if grain is None or now_ms - grain.first_ms >= GRAIN_MS:
-            grain = Grain(self._next, now_ms, now_ms)
+            grain = IdGrain(self._next, now_ms, now_ms)
             self._grains.append(grain)
         grain.last_ms = max(grain.last_ms, now_ms)
         for at in range(0, len(id_hashes), self.count_max):
@@ -181,7 +181,7 @@ class RecentIds:
             return
         at = 0
         for last_ms, count in ids.grains:
-            self._grains.append(Grain(self._next + at, last_ms, last_ms))
+            self._grains.append(IdGrain(self._next + at, last_ms, last_ms))
             at += count
         dropped = max(len(ids.hashes) - self.count_max, 0)
         if dropped:

@@ -12,20 +12,20 @@ from duetime.cli.options import show_help
 from duetime.cli.output import STYLE, Form, print_json
 from duetime_core.errors import DueTimeError, InvalidArgument
 from duetime_core.node.manners import giving_way_in
-from duetime_core.ondisk import state
-from duetime_core.ondisk.engines import refused
-from duetime_core.ondisk.files import LogFiles
-from duetime_core.ondisk.folder import LocalFiles
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.printing import echo
+from duetime_shard import shard as state
+from duetime_shard.brokers.engines import refused
+from duetime_shard.disk import LocalFiles
+from duetime_shard.files import LogFiles
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from duetime_store.offline import units
-from duetime_store.offline.export import Target, export_directory
+from duetime_store.offline.export import ExportTarget, export_directory
 from duetime_store.offline.pages import print_summary
-from duetime_store.offline.report import Report
+from duetime_store.offline.report import VerifyReport
 from duetime_store.offline.summary import summary
 from duetime_store.offline.transfer import import_directory, shard_directory, source_files, used_bytes
 from duetime_store.offline.verify import verify
@@ -116,7 +116,7 @@ def verify_directory(directory: Directory, as_json: Json = False, levels: Levels
         raise typer.Exit(1)
 
 
-def _print_report(directory: Path, report: Report) -> None:
+def _print_report(directory: Path, report: VerifyReport) -> None:
     for line in (*report.damages, *report.notes, *(f"loss of {loss}" for loss in report.losses)):
         echo(str(line))
     if report.damage_count > len(report.damages):
@@ -236,7 +236,7 @@ def export_shard(
     if timers_to is not None and (has_timers or timers_to.exists()):
         why = "already exists" if timers_to.exists() else "is for --for 4.9: a 5.x broker delivers them itself"
         raise typer.BadParameter(why, param_hint="--timers-to")
-    target = Target(has_timers, timers_to, may_lose_delays=lose_delays)
+    target = ExportTarget(has_timers, timers_to, may_lose_delays=lose_delays)
     with errors_printed("--data"), giving_way_in(source):
         table = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
         with Bars() as bars:
@@ -267,7 +267,7 @@ def export_shard(
         echo(f"{name}={value}")
 
 
-def _print_units(found: state.State, topic: str | None, *, as_json: bool) -> None:
+def _print_units(found: state.DirectoryState, topic: str | None, *, as_json: bool) -> None:
     batch: list[str] = []
     as_yaml = STYLE.get().form is Form.YAML
     for line in units.lines(found, topic):
@@ -306,7 +306,7 @@ def errors_printed(argument: str = "DIR") -> Iterator[None]:
         yield
     except InvalidArgument as error:
         raise typer.BadParameter(error.violations[0].description, param_hint=argument) from None
-    except (DueTimeError, Damaged) as error:
+    except (DueTimeError, DamagedBytes) as error:
         echo(f"duetime: {error.text}", err=True)
         raise typer.Exit(1) from None
 

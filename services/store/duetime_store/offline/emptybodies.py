@@ -1,11 +1,11 @@
 """Counts messages without a body: brokers reject them from producers, and fail on them in a log."""
 
 import numpy as np
-from duetime_core.ondisk.pending import PendingLane
-from duetime_core.ondisk.scan import Item
-from duetime_format.columns import Ints, Run
+from duetime_format.columns import Ints, RecordRun
 from duetime_format.lanes import lane_of
 from duetime_format.record import Record
+from duetime_shard.pending import PendingLane
+from duetime_shard.walk import Item
 
 _BODY_CRC = np.arange(8, 12)
 
@@ -28,7 +28,7 @@ class EmptyBodies:
         return count
 
     def see(self, item: Item) -> None:
-        if isinstance(item, Run):
+        if isinstance(item, RecordRun):
             for index in np.flatnonzero(_body_crcs(item) == 0).tolist():
                 self._count(item.record(index))
 
@@ -43,7 +43,7 @@ class EmptyBodies:
             self._in_lanes.setdefault(lane, set()).add(found.queue_offset)
 
 
-def _body_crcs(run: Run) -> Ints:
+def _body_crcs(run: RecordRun) -> Ints:
     data = np.frombuffer(run.data, np.uint8)
     crcs: Ints = data[run.starts[:, None] + _BODY_CRC].view(">i4")[:, 0].astype(np.int64)
     return crcs

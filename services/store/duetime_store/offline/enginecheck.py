@@ -8,20 +8,23 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
-from duetime_core.ondisk import brokerconfig, configs, engines, pops, rocks, rocksqueues
-from duetime_core.ondisk.engines import Loss
-from duetime_core.ondisk.queueimage import QueueImage
-from duetime_core.ondisk.rocksqueues import RocksQueue
-from duetime_core.ondisk.state import LMQ_PREFIX, State
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
+from duetime_shard import configs
+from duetime_shard.brokers import config as brokerconfig
+from duetime_shard.brokers import engines, pops, rocks
+from duetime_shard.brokers import queues as rocksqueues
+from duetime_shard.brokers.engines import Loss
+from duetime_shard.brokers.queues import RocksQueue
+from duetime_shard.queues import QueueImage
+from duetime_shard.shard import LMQ_PREFIX, DirectoryState
 
-from duetime_store.offline.report import Report
+from duetime_store.offline.report import VerifyReport
 
 
 class EngineCheck:
     """Reads the engines of a directory, unless a store has taken them over."""
 
-    def __init__(self, state: State, report: Report) -> None:
+    def __init__(self, state: DirectoryState, report: VerifyReport) -> None:
         self._state = state
         self._report = report
         # Queues of lite topics in RocksDB, while `queues` is open.
@@ -45,12 +48,12 @@ class EngineCheck:
         losses = [*found.losses, *config.losses]
         try:
             pops.outstanding(root, config.offsets or known or {})
-        except Damaged as error:
+        except DamagedBytes as error:
             losses.append(Loss("pop", error.text))
         report.losses += dict.fromkeys(losses)
 
     @contextmanager
-    def queues(self) -> Iterator[list[State]]:
+    def queues(self) -> Iterator[list[DirectoryState]]:
         """The state with the queues of each engine: of its files, and of each RocksDB with queues."""
         with ExitStack() as stack:
             found = []
@@ -59,7 +62,7 @@ class EngineCheck:
                     try:
                         database = stack.enter_context(rocks.opened(self._state.root, name))
                         all_ = list(rocksqueues.queues(database, name))
-                    except Damaged:
+                    except DamagedBytes:
                         continue  # reported by `run`
                     self.lite_queues += [one for one in all_ if one.topic.startswith(LMQ_PREFIX)]
                     own = {(one.topic, one.queue): QueueImage(one) for one in all_ if one not in self.lite_queues}

@@ -3,7 +3,7 @@
 The directory has the state at one position of the log, its end when it was read: the log up to there, and queues and
 index rebuilt from it; the offsets were read earlier. Topics, groups and all other files are included, except ours that
 a broker does not know. Files have their full size, as a broker requires; its configuration must have the same sizes,
-which `Exported` has. At the end everything written is verified.
+which `ExportResult` has. At the end everything written is verified.
 """
 
 import os
@@ -15,15 +15,7 @@ from struct import Struct
 import numpy as np
 from duetime_core.clock import SystemClock
 from duetime_core.errors import DueTimeError
-from duetime_core.ondisk import topics
-from duetime_core.ondisk.brokertimers import CHECK_FILE, known_handover, pending
-from duetime_core.ondisk.files import LogFiles, QueueFiles
-from duetime_core.ondisk.folder import LocalFiles
-from duetime_core.ondisk.pending import lanes
-from duetime_core.ondisk.queueimage import QueueImage
-from duetime_core.ondisk.scan import scan_runs
-from duetime_core.ondisk.state import Progress, State, no_progress, read, restored
-from duetime_format.columns import Ints, Run
+from duetime_format.columns import Ints, RecordRun
 from duetime_format.keys import rows_of
 from duetime_format.lanes import LANE_TOPICS, TIMER_LANE_FIRST
 from duetime_format.levels import DelayLevels
@@ -39,6 +31,14 @@ from duetime_format.names import (
 )
 from duetime_format.texts import shown
 from duetime_format.units import UNIT, UNIT_TYPE, Units, dues_of, joined
+from duetime_shard import topics
+from duetime_shard.brokers.timers import CHECK_FILE, known_handover, pending
+from duetime_shard.disk import LocalFiles
+from duetime_shard.files import LogFiles, QueueFiles
+from duetime_shard.pending import lanes
+from duetime_shard.queues import QueueImage
+from duetime_shard.shard import DirectoryState, Progress, no_progress, read, restored
+from duetime_shard.walk import scan_runs
 
 from duetime_store.counting import countfile
 from duetime_store.files import configs
@@ -53,7 +53,7 @@ from duetime_store.offline.exportlanes import LaneExport
 from duetime_store.offline.indexfiles import IndexFiles, shape_of
 from duetime_store.offline.logend import LogEnd, moved_units, repeat_last_entries
 from duetime_store.offline.queuefiles import QueueWriter, all_units
-from duetime_store.offline.report import Report
+from duetime_store.offline.report import VerifyReport
 from duetime_store.offline.taghashes import TagHashes
 from duetime_store.offline.transfer import check_empty, check_room, copy_file, copy_files, made_whole, source_files
 from duetime_store.offline.verify import verify
@@ -79,7 +79,7 @@ _NO_UNITS = np.empty(0, UNIT_TYPE)
 
 
 @dataclass(slots=True)
-class Exported:
+class ExportResult:
     """The directory written, and the configuration that a broker needs to read it."""
 
     records: int
@@ -97,7 +97,7 @@ class Exported:
     # Topics whose lite topics a broker does not find.
     lite: list[str] = field(default_factory=list)
     # The verification of everything written. It has damage only if that was accepted.
-    report: Report = field(default_factory=Report)
+    report: VerifyReport = field(default_factory=VerifyReport)
 
     @property
     def warnings(self) -> list[str]:
@@ -122,7 +122,7 @@ class Exported:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ExportTarget:
     """The broker that is to open the directory."""
 
     # RocketMQ's 5.x delivers messages for any time; 4.9 does not.
@@ -139,10 +139,10 @@ def export_directory(
     levels: DelayLevels,
     *,
     accept_damage: bool,
-    broker: Target = Target(),
+    broker: ExportTarget = ExportTarget(),
     now_ms: int | None = None,
     progress: Progress = no_progress,
-) -> Exported:
+) -> ExportResult:
     """Writes `target` durably. `now_ms`: default: the system clock.
 
     Raises:
@@ -179,7 +179,7 @@ def export_directory(
         return made
 
 
-def _check_names(state: State) -> None:
+def _check_names(state: DirectoryState) -> None:
     """Raises: DueTimeError: a broker rejects a name in the log or the configuration."""
     config = state.config
     known = configs.table_of(configs.read(config, configs.TOPICS), "topicConfigTable")
@@ -193,7 +193,7 @@ def _check_names(state: State) -> None:
         )
 
 
-def _lite_topics(state: State) -> list[str]:
+def _lite_topics(state: DirectoryState) -> list[str]:
     """Topics with messages whose type is LITE."""
     types = configs.topic_types(configs.read(state.config, configs.TOPICS)) | topics.read(state.config).types
     return sorted({topic for topic, _ in state.queues if types.get(topic) == "LITE"})
@@ -217,7 +217,7 @@ def _is_ours(name: Path) -> bool:
 
 
 class _Export:
-    def __init__(self, state: State, target: Path, broker: Target, now_ms: int) -> None:
+    def __init__(self, state: DirectoryState, target: Path, broker: ExportTarget, now_ms: int) -> None:
         self._state = state
         self._broker = broker
         self._now_ms = now_ms
@@ -238,7 +238,7 @@ class _Export:
         sizes = [queue.files.file_bytes for queue in state.queues.values() if queue.files.file_bytes]
         self._queue_bytes = max(set(sizes), key=sizes.count) if sizes else _QUEUE_FILE_BYTES
 
-    def run(self) -> Exported:
+    def run(self) -> ExportResult:
         deferred, broker = self._lane_export, self._broker
         if deferred.pending_count and not broker.has_timers and broker.timers_to is None:
             raise DueTimeError(
@@ -268,7 +268,7 @@ class _Export:
             # Where topics, groups and offsets are read from, since 5.3. No file says so: groups would begin at 0.
             settings |= {"configManagerVersion": "v1", "enableLmq": "false"}
         count = self._state.records + len(self._moved) + sum(len(units) for _, units in self._appended.values())
-        return Exported(
+        return ExportResult(
             count,
             self._log_end.end,
             settings,
@@ -302,12 +302,12 @@ class _Export:
             queues.setdefault(key, QueueImage(QueueFiles.none(*key)))
         return list(queues.values())
 
-    def check(self, report: Report) -> None:
+    def check(self, report: VerifyReport) -> None:
         """Reports timers and open transactions that a broker would not find as they are."""
         self._check_timers(report)
         self._half_export.check(LocalFiles(self._target), report)
 
-    def _check_timers(self, report: Report) -> None:
+    def _check_timers(self, report: VerifyReport) -> None:
         if _TIMERS not in {(queue.topic, queue.queue) for queue in self._queues()}:
             return
         files = LocalFiles(self._target)
@@ -374,7 +374,7 @@ class _Export:
         for item in scan_runs(LogFiles(LocalFiles(self._target)), self._state.min_position, self._log_end.end):
             self._empty.see(item)
             self._hashes.see(item)
-            if isinstance(item, Run):
+            if isinstance(item, RecordRun):
                 stored_at_ms = int(item.stored_at_ms[-1])
                 if index is not None:
                     index.add(rows_of(item))

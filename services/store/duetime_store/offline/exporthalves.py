@@ -10,7 +10,7 @@ must read none of them, and only open half messages:
 
 A copy is the record that a broker appends when it asks: the half message again, with a new offset and
 TRANSACTION_CHECK_TIMES. A later reader of the directory takes the newest copy for the transaction
-(duetime_core.ondisk.halves).
+(duetime_shard.halves).
 
 If only a broker has ended transactions, and the target finds the open ones by its records, all stays as it is. Open
 ones of a broker with transactions in RocksDB, which no store has moved yet, are appended too.
@@ -25,25 +25,26 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from duetime_core.ondisk import halves, rocksdbhalves
-from duetime_core.ondisk.files import QueueFiles
-from duetime_core.ondisk.folder import LocalFiles
-from duetime_core.ondisk.halves import OpenHalf
-from duetime_core.ondisk.levels import hash_of_tags
-from duetime_core.ondisk.state import State
 from duetime_format import record
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.halves import ENDED, checks_of, decision_of, ended_by
 from duetime_format.names import HALF_TOPIC, OP_TOPIC
 from duetime_format.properties import NAME_END, VALUE_END, value_of
 from duetime_format.record import Record
 from duetime_format.timers import java_long
 from duetime_format.units import UNIT_TYPE, joined
+from duetime_shard import halves
+from duetime_shard.brokers import halves as rocksdbhalves
+from duetime_shard.disk import LocalFiles
+from duetime_shard.files import QueueFiles
+from duetime_shard.halves import OpenHalf
+from duetime_shard.levels import hash_of_tags
+from duetime_shard.shard import DirectoryState
 
 from duetime_store.files import configs
 from duetime_store.offline.logend import LogEnd
 from duetime_store.offline.queuefiles import all_units
-from duetime_store.offline.report import Report
+from duetime_store.offline.report import VerifyReport
 from duetime_store.transactions import tablefile
 
 KEY = (HALF_TOPIC, 0)
@@ -57,7 +58,7 @@ _NOT_COPIED = frozenset((_LEVEL, *_TIMES, _CHECKS, halves.PREPARED_OFFSET.encode
 class HalfExport:
     """Writes the open half messages of queue 0 into a copy of the log."""
 
-    def __init__(self, state: State, *, reads_many: bool = True) -> None:
+    def __init__(self, state: DirectoryState, *, reads_many: bool = True) -> None:
         """`reads_many`: the target reads op records of several half messages, as brokers from 5.1 on do."""
         self._state = state
         known = _heard(state.root)
@@ -91,7 +92,7 @@ class HalfExport:
                 try:
                     found = record.decode(self._state.log.read(position, size), check_crc=False)
                     ended.update(ended_by(found.body))
-                except Damaged:
+                except DamagedBytes:
                     return False
                 if decision_of(found.properties) != ENDED or (b"," in found.body and not reads_many):
                     return False
@@ -121,7 +122,7 @@ class HalfExport:
         known = {HALF_TOPIC: self.start, OP_TOPIC: ops} if KEY in queues or self._in_rocksdb else {}
         return {halves.progress_name(topic): {0: offset} for topic, offset in known.items()}
 
-    def check(self, files: LocalFiles, report: Report) -> None:
+    def check(self, files: LocalFiles, report: VerifyReport) -> None:
         """Reports half messages that a broker opening the directory would ask about wrongly."""
         if KEY not in self._state.queues and not len(self.appended):
             return
@@ -139,7 +140,7 @@ def _heard(root: Path) -> dict[int, int]:
     """Heard checks by half message, as of the newest checkpoint; empty without the file."""
     try:
         rows = tablefile.decode((root / tablefile.FILE).read_bytes()).rows
-    except (OSError, Damaged):
+    except (OSError, DamagedBytes):
         return {}
     return dict(zip(rows.offsets.tolist(), rows.checks.tolist(), strict=True))
 

@@ -27,18 +27,18 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 
 import numpy as np
-from duetime_core.ondisk.brokertimers import Check, known_handover
-from duetime_core.ondisk.pending import PendingLane
-from duetime_core.ondisk.pops import REVIVE_PREFIX
-from duetime_core.ondisk.state import State
 from duetime_format import record
 from duetime_format.columns import Ints
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.lanes import TIMER_LANE_FIRST, is_timer_lane
 from duetime_format.names import TIMER_TOPIC
 from duetime_format.properties import NAME_END
 from duetime_format.record import Record
 from duetime_format.units import UNIT_TYPE, Mask, Units, dues_of, joined
+from duetime_shard.brokers.pops import REVIVE_PREFIX
+from duetime_shard.brokers.timers import TimerCheck, known_handover
+from duetime_shard.pending import PendingLane
+from duetime_shard.shard import DirectoryState
 
 from duetime_store.offline.logend import LogEnd
 from duetime_store.offline.silencing import silenced_level, silenced_timer, with_out, with_roll
@@ -84,7 +84,7 @@ class _Entries:
 class LaneExport:
     """Writes the lanes' records into a copy of the log: first `append`, then `silence`; `check` is for timercheck."""
 
-    def __init__(self, state: State, lanes: dict[int, PendingLane], now_ms: int) -> None:
+    def __init__(self, state: DirectoryState, lanes: dict[int, PendingLane], now_ms: int) -> None:
         self._state = state
         self._levels = [lane for number, lane in lanes.items() if not is_timer_lane(number)]
         self._timers = [_Entries.of(lane) for number, lane in lanes.items() if is_timer_lane(number)]
@@ -186,14 +186,14 @@ class LaneExport:
         data = self._state.log.read(position, size)
         try:
             found = record.decode(data)
-        except Damaged:
+        except DamagedBytes:
             return None
         return (data, found) if found.position == position and found.size == len(data) else None
 
     @property
-    def check(self) -> Check:
+    def check(self) -> TimerCheck:
         """The content of timercheck."""
-        return Check(self._read_ms, 0, self.start, self.start, 0, self._now_ms, 0)
+        return TimerCheck(self._read_ms, 0, self.start, self.start, 0, self._now_ms, 0)
 
     def expected(self) -> Ints:
         """Entries of queue 0 that a broker has to find pending."""

@@ -11,18 +11,18 @@ records may be missing until the next start.
 """
 
 import numpy as np
-from duetime_core.ondisk.facts import decided
-from duetime_core.ondisk.scan import scan_runs
-from duetime_core.ondisk.state import State
 from duetime_format import halves, layout, record
-from duetime_format.columns import Ints, Run
-from duetime_format.errors import Damaged
+from duetime_format.columns import Ints, RecordRun
+from duetime_format.errors import DamagedBytes
 from duetime_format.halves import are_ended, ends_of
 from duetime_format.names import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
 from duetime_format.record import Record
 from duetime_format.units import FILLER_SIZE
+from duetime_shard.facts import decided
+from duetime_shard.shard import DirectoryState
+from duetime_shard.walk import scan_runs
 
-from duetime_store.offline.report import Message, Report
+from duetime_store.offline.report import DamagedMessage, VerifyReport
 from duetime_store.offline.unitcheck import unit_place, units_at
 from duetime_store.recovery.checkpoint import Checkpoint
 from duetime_store.transactions import tablefile
@@ -37,14 +37,14 @@ _Rows = Ints
 class HalfCheck:
     """Takes the items of a walk through the log, then checks the half queue."""
 
-    def __init__(self, state: State, report: Report) -> None:
+    def __init__(self, state: DirectoryState, report: VerifyReport) -> None:
         self._state = state
         self._report = report
         self._found: list[_Rows] = [np.empty((3, 0), np.int64)]
 
     def see(self, item: object) -> None:
         """Takes an item; only intact records matter."""
-        if isinstance(item, Run):
+        if isinstance(item, RecordRun):
             rows, damage = decided(item)
             self._found.append(np.stack([rows[0], rows[1], item.positions[rows[2]]]))
             for place in damage:
@@ -101,7 +101,7 @@ class HalfCheck:
         size = layout.size_at(self._state.log.read(position, layout.PREFIX_BYTES))
         try:
             return record.decode(self._state.log.read(position, size), check_crc=False) if size else None
-        except Damaged:
+        except DamagedBytes:
             return None
 
     def _check_unmarked(self, said: _Rows) -> None:
@@ -122,7 +122,7 @@ class HalfCheck:
             return
         try:
             saved = tablefile.decode(path.read_bytes())
-        except Damaged as error:
+        except DamagedBytes as error:
             self._report.add(tablefile.FILE, 0, f"{error.text}; a start finds the open transactions in the log")
             return
         offsets = saved.rows.offsets
@@ -134,11 +134,11 @@ class HalfCheck:
         before = are_ended(tags) & (ends_of(tags).positions < saved.position)
         for offset in offsets[before].tolist():
             what = f"the transaction of half message {offset} is open, but its unit says it had ended"
-            self._report.add(tablefile.FILE, 0, what, Message(HALF_TOPIC, 0, offset))
+            self._report.add(tablefile.FILE, 0, what, DamagedMessage(HALF_TOPIC, 0, offset))
 
     def _add(self, offset: int, what: str) -> None:
         files = self._state.queues[HALF_TOPIC, 0].files
-        self._report.add(*unit_place(files, offset), what, Message(HALF_TOPIC, 0, offset))
+        self._report.add(*unit_place(files, offset), what, DamagedMessage(HALF_TOPIC, 0, offset))
 
     def _report_at(self, position: int, what: str) -> None:
         base = position - position % self._state.log.segment_bytes

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from duetime_core.ondisk.records import message
-from duetime_core.ondisk.state import State
 from duetime_format import record
-from duetime_format.columns import Ints, Run
-from duetime_format.errors import Damaged
+from duetime_format.columns import Ints, RecordRun
+from duetime_format.errors import DamagedBytes
 from duetime_format.keys import key_hash, rows_of, words_of
 from duetime_format.properties import as_text, decode_properties
 from duetime_format.record import Record
+from duetime_shard.records import message
+from duetime_shard.shard import DirectoryState
 
 from duetime_store.finding.index import ENTRY, HEADER, SLOT_BYTES, Entries, IndexFile, file_paths
-from duetime_store.offline.report import Message, Report
+from duetime_store.offline.report import DamagedMessage, VerifyReport
 
 _ENTRIES_AT_ONCE = 65_536
 _HASH_BITS = 31
@@ -26,7 +26,7 @@ _HASH_BITS = 31
 _SLOTS_NAMED_MAX = 100
 
 
-class _File:
+class _CheckedFile:
     """An index file, read from entry to entry; `slots` are built from its entries so far."""
 
     def __init__(self, path: Path) -> None:
@@ -37,7 +37,7 @@ class _File:
         self.first_number = 1
         self.waiting = self.file.entries(1, 1)
 
-    def fill(self, check: Callable[["_File", int, Entries], None]) -> bool:
+    def fill(self, check: Callable[["_CheckedFile", int, Entries], None]) -> bool:
         """Reads more entries when none waits; False at the end."""
         if not len(self.waiting):
             stop = min(self.next + _ENTRIES_AT_ONCE, self.file.header.next_entry)
@@ -54,16 +54,16 @@ class _File:
 class IndexCheck:
     """Takes the records of the log in order."""
 
-    def __init__(self, state: State, report: Report, is_known: Callable[[int], bool]) -> None:
+    def __init__(self, state: DirectoryState, report: VerifyReport, is_known: Callable[[int], bool]) -> None:
         """`is_known`: whether a position is in a damaged part of the log, which is reported already."""
         self._state = state
         self._report = report
         self._is_known = is_known
         self._is_killed = (state.root / "abort").exists()
         self._paths = file_paths(state.root / "index")
-        self._current: _File | None = None
+        self._current: _CheckedFile | None = None
 
-    def see_run(self, run: Run) -> None:
+    def see_run(self, run: RecordRun) -> None:
         """Compares the entries that name records up to the end of the run."""
         hashes: Ints | None = None
         while (file := self._file()) is not None:
@@ -88,7 +88,7 @@ class IndexCheck:
                 self._look_up(file, file.first_number + place, entry)
             file.waiting = file.waiting[:0]
 
-    def _file(self) -> _File | None:
+    def _file(self) -> _CheckedFile | None:
         """The file with entries that wait to be compared."""
         while True:
             if self._current is not None:
@@ -100,13 +100,13 @@ class IndexCheck:
                 return None
             path = self._paths.pop(0)
             try:
-                self._current = _File(path)
+                self._current = _CheckedFile(path)
             except FileNotFoundError:
                 continue  # it was deleted in the meantime
-            except Damaged as error:
+            except DamagedBytes as error:
                 self._report.add(f"index/{path.name}", 0, error.text)
 
-    def _compare(self, file: _File, run: Run, entries: Entries, hashes: Ints) -> None:
+    def _compare(self, file: _CheckedFile, run: RecordRun, entries: Entries, hashes: Ints) -> None:
         self._report.index_entries += len(entries)
         positions, places = entries["position"].astype(np.int64), run.positions
         owners = np.minimum(np.searchsorted(places, positions), run.count - 1)
@@ -116,7 +116,7 @@ class IndexCheck:
         for place in np.flatnonzero(~right).tolist():
             self._look_up(file, file.first_number + place, entries[place])
 
-    def _look_up(self, file: _File, number: int, entry: np.void) -> None:
+    def _look_up(self, file: _CheckedFile, number: int, entry: np.void) -> None:
         """Checks one entry against the record that it names."""
         position = int(entry["position"])
         if self._is_known(position) or 0 <= position < self._state.min_position:
@@ -134,7 +134,7 @@ class IndexCheck:
         if what:
             self._report.add(file.name, file.entry_at(number), what, message_of(found))
 
-    def _check_chains(self, file: _File, first: int, entries: Entries) -> None:
+    def _check_chains(self, file: _CheckedFile, first: int, entries: Entries) -> None:
         """Checks that each entry names the one before it in its slot."""
         if not len(entries):
             return
@@ -152,7 +152,7 @@ class IndexCheck:
         closes = np.append(opens[1:], True)
         file.slots[grouped[closes]] = numbers[closes]
 
-    def _finish_file(self, file: _File) -> None:
+    def _finish_file(self, file: _CheckedFile) -> None:
         """Checks slots and header, once all entries were seen."""
         stored = file.file.slots()
         different = stored != file.slots
@@ -167,7 +167,7 @@ class IndexCheck:
         self._check_header(file)
         file.file.close()
 
-    def _check_header(self, file: _File) -> None:
+    def _check_header(self, file: _CheckedFile) -> None:
         header = file.file.header
         if header.next_entry <= 1:
             return
@@ -194,7 +194,7 @@ class IndexCheck:
             self._report.add(file.name, 32, f"header says that {header.used_slots} slots are used, {used} are")
 
 
-def _times_fit(file: _File, first: int, entries: Entries, stored_at_ms: Ints) -> npt.NDArray[np.bool_]:
+def _times_fit(file: _CheckedFile, first: int, entries: Entries, stored_at_ms: Ints) -> npt.NDArray[np.bool_]:
     """Whether the times of entries, the first being number `first`, equal the store times of their records.
 
     The first entry of a file counts from the file before.
@@ -210,10 +210,10 @@ def _hashes(found: Record) -> set[int]:
     return {key_hash(found.topic, as_text(word)) for word in words_of(found.properties)}
 
 
-def message_of(found: Record | None) -> Message:
+def message_of(found: Record | None) -> DamagedMessage:
     """The message that a record holds."""
     if found is None:
-        return Message()
+        return DamagedMessage()
     words = decode_properties(found.properties).get(record.UNIQ_KEY)
     name = words or record.offset_message_id(found.store_host, found.position)
-    return Message(found.topic, found.queue, found.queue_offset, name)
+    return DamagedMessage(found.topic, found.queue, found.queue_offset, name)

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.keys import Rows
 
 from duetime_store.files.disk import Disk
@@ -57,7 +57,7 @@ def shape_of(path: Path) -> Shape:
     """The shape of an existing index file; a broker's default if that is unreadable."""
     try:
         file = IndexFile(path)
-    except (OSError, Damaged):
+    except (OSError, DamagedBytes):
         return BROKERS
     file.close()
     return file.shape

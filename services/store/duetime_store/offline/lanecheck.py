@@ -9,16 +9,16 @@ start.
 from collections.abc import Iterator
 
 import numpy as np
-from duetime_core.ondisk import brokertimers
-from duetime_core.ondisk.facts import facts_of
-from duetime_core.ondisk.queueimage import QueueImage
-from duetime_core.ondisk.scan import scan_runs
-from duetime_core.ondisk.state import State
-from duetime_format.columns import Ints, Run
+from duetime_format.columns import Ints, RecordRun
 from duetime_format.lanes import is_timer_lane, lane_of, place_of
 from duetime_format.units import FILLER_SIZE, Units, are_ended, dues_of, joined
+from duetime_shard.brokers import timers as brokertimers
+from duetime_shard.facts import facts_of
+from duetime_shard.queues import QueueImage
+from duetime_shard.shard import DirectoryState
+from duetime_shard.walk import scan_runs
 
-from duetime_store.offline.report import Message, Report
+from duetime_store.offline.report import DamagedMessage, VerifyReport
 from duetime_store.offline.unitcheck import unit_place, units_at
 from duetime_store.recovery.checkpoint import Checkpoint
 
@@ -29,7 +29,7 @@ _UNITS_AT_ONCE = 65_536
 class LaneCheck:
     """See the module; `ends` of the state come from the whole log."""
 
-    def __init__(self, state: State, report: Report, point: Checkpoint | None) -> None:
+    def __init__(self, state: DirectoryState, report: VerifyReport, point: Checkpoint | None) -> None:
         self._state = state
         self._report = report
         self._reached = point.position if point else -1
@@ -43,7 +43,7 @@ class LaneCheck:
         if any(len(entries) for entries in marked.values()):
             # A running store marks units once their ends are in the log, which has grown since the walk.
             for item in scan_runs(state.log, state.end):
-                if isinstance(item, Run):
+                if isinstance(item, RecordRun):
                     state.ends.see(facts_of(item))
         for lane, queue in queues.items():
             ends = state.ends.ends(lane)
@@ -68,7 +68,7 @@ class LaneCheck:
             unexplained = unexplained if pending is None else np.intersect1d(unexplained, pending)
         for entry in unexplained.tolist():
             what = "unit says the entry has ended, but no record of the log does"
-            self._report.add(*unit_place(queue.files, entry), what, Message(queue.topic, queue.queue, entry))
+            self._report.add(*unit_place(queue.files, entry), what, DamagedMessage(queue.topic, queue.queue, entry))
 
     def _check_rows(self, queue: QueueImage, kind: str, rows: Ints) -> None:
         files = queue.files
@@ -82,16 +82,16 @@ class LaneCheck:
         for index in np.flatnonzero(there & dated & (dues_of(tags) != rows[1])).tolist():
             entry, due_at_ms, position, _ = rows[:, index].tolist()
             what = f"the entry was {kind} with due time {due_at_ms}, its unit has {abs(int(tags[index]))}"
-            self._report_at(position, what, Message(queue.topic, queue.queue, entry))
+            self._report_at(position, what, DamagedMessage(queue.topic, queue.queue, entry))
         for index in np.flatnonzero(there & ~are_ended(tags) & (rows[2] < self._reached)).tolist():
             entry, _, position, _ = rows[:, index].tolist()
             what = f"the record at {position} has {kind} the entry, but its unit is not marked"
-            self._report.add(*unit_place(files, entry), what, Message(queue.topic, queue.queue, entry))
+            self._report.add(*unit_place(files, entry), what, DamagedMessage(queue.topic, queue.queue, entry))
 
-    def _report_at(self, position: int, what: str, message: Message | None = None) -> None:
+    def _report_at(self, position: int, what: str, message: DamagedMessage | None = None) -> None:
         log = self._state.log
         base = position - position % log.segment_bytes
-        self._report.add(f"commitlog/{base:020d}", position - base, what, message or Message())
+        self._report.add(f"commitlog/{base:020d}", position - base, what, message or DamagedMessage())
 
 
 def _units(queue: QueueImage) -> Iterator[tuple[Ints, Units]]:

@@ -6,19 +6,19 @@ INNER_MULTI_QUEUE_OFFSET    the offset in each
 
 from collections.abc import Iterable
 
-from duetime_core.ondisk.files import QueueFiles
-from duetime_core.ondisk.folder import IS_FOLDER
-from duetime_core.ondisk.records import message
-from duetime_core.ondisk.state import LMQ_PREFIX, State
 from duetime_format.properties import decode_properties
+from duetime_shard.disk import IS_FOLDER
+from duetime_shard.files import QueueFiles
+from duetime_shard.records import message
+from duetime_shard.shard import LMQ_PREFIX, DirectoryState
 
-from duetime_store.offline.report import Message, Report
+from duetime_store.offline.report import DamagedMessage, VerifyReport
 from duetime_store.offline.unitcheck import unit_place
 
 _NAMES, _OFFSETS = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
 
 
-def in_files(state: State) -> list[QueueFiles]:
+def in_files(state: DirectoryState) -> list[QueueFiles]:
     """The queues of lite topics in files."""
     return [
         QueueFiles(state.files, topic, int(name))
@@ -29,7 +29,7 @@ def in_files(state: State) -> list[QueueFiles]:
     ]
 
 
-def check(state: State, report: Report, queues: Iterable[QueueFiles]) -> None:
+def check(state: DirectoryState, report: VerifyReport, queues: Iterable[QueueFiles]) -> None:
     """After the log was read. Units of records that left with its front, or did not reach the disk, are not checked."""
     for queue in queues:
         at = queue.min_offset
@@ -39,11 +39,11 @@ def check(state: State, report: Report, queues: Iterable[QueueFiles]) -> None:
                 is_there = state.min_position <= position < state.end
                 if is_there and not _names(state, queue.topic, offset, position, size):
                     what = f"unit names position {position}, {size} bytes: no record of it is there"
-                    report.add(*unit_place(queue, offset), what, Message(queue.topic, queue.queue, offset))
+                    report.add(*unit_place(queue, offset), what, DamagedMessage(queue.topic, queue.queue, offset))
             at += len(units)
 
 
-def _names(state: State, topic: str, offset: int, position: int, size: int) -> bool:
+def _names(state: DirectoryState, topic: str, offset: int, position: int, size: int) -> bool:
     found = message(state, position)
     if found is None or found.size != size:
         return False

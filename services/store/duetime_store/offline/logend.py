@@ -14,13 +14,13 @@ Source: RocketMQ 4.9.7 DefaultMessageStore.start, ConsumeQueue.putMessagePositio
 from collections.abc import Container
 from pathlib import Path
 
-from duetime_core.ondisk.files import LogFiles
-from duetime_core.ondisk.queueimage import QueueImage
-from duetime_core.ondisk.state import State
 from duetime_format import layout, record
 from duetime_format.columns import Ints
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.units import Units
+from duetime_shard.files import LogFiles
+from duetime_shard.queues import QueueImage
+from duetime_shard.shard import DirectoryState
 
 from duetime_store.files.disk import Disk
 from duetime_store.log.segment import file_name
@@ -85,7 +85,9 @@ def _sealed(data: bytearray, properties: bytes) -> bytearray:
     return data
 
 
-def repeat_last_entries(state: State, log: LogFiles, end: LogEnd, others: Container[Key] = ()) -> dict[Key, int]:
+def repeat_last_entries(
+    state: DirectoryState, log: LogFiles, end: LogEnd, others: Container[Key] = ()
+) -> dict[Key, int]:
     """Appends the last entry of each queue that has records after it, except `others`. Returns its new position by
     queue. `log`: the copy."""
     moved = {}
@@ -107,7 +109,7 @@ def _last_record(log: LogFiles, queue: QueueImage) -> tuple[int, bytes, bytes] |
             data = log.read(position, size)
             try:
                 found = record.decode(data)
-            except Damaged:
+            except DamagedBytes:
                 return None
             return (position, data, found.properties) if found.position == position else None
     return None

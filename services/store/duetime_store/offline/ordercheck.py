@@ -9,21 +9,21 @@ A start rebuilds both if they are missing or do not match their CRC; wrong rows 
 from pathlib import Path
 
 import numpy as np
-from duetime_core.ondisk.pending import PendingLane, lanes
-from duetime_core.ondisk.state import State
 from duetime_format.columns import Ints
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.lanes import is_timer_lane
 from duetime_format.units import dues_of
+from duetime_shard.pending import PendingLane, lanes
+from duetime_shard.shard import DirectoryState
 
 from duetime_store.counting import countfile
 from duetime_store.counting.cells import lanes_of
 from duetime_store.files.disk import Disk
 from duetime_store.lanes.order import manifest
 from duetime_store.lanes.order.order import MANIFEST
-from duetime_store.lanes.order.rows import Rows, merged
-from duetime_store.lanes.order.runs import Run
-from duetime_store.offline.report import Report
+from duetime_store.lanes.order.rows import OrderRows, merged
+from duetime_store.lanes.order.runs import SortedRun
+from duetime_store.offline.report import VerifyReport
 from duetime_store.recovery.checkpoint import Checkpoint
 
 _FOLDER = "timers"
@@ -32,7 +32,7 @@ _FOLDER = "timers"
 class OrderCheck:
     """See the module. The queues of lanes have been brought in line with the log."""
 
-    def __init__(self, state: State, report: Report, point: Checkpoint | None) -> None:
+    def __init__(self, state: DirectoryState, report: VerifyReport, point: Checkpoint | None) -> None:
         self._state = state
         self._report = report
         self._point = point
@@ -65,20 +65,20 @@ class OrderCheck:
             return
         self._compare(folder, lane, found.end, merged([part for part in parts if part is not None]))
 
-    def _rows(self, name: str, serial: int, count: int) -> Rows | None:
+    def _rows(self, name: str, serial: int, count: int) -> OrderRows | None:
         """All rows of a run; None: they are damaged, or a running store has merged them in the meantime."""
         try:
-            run = Run(Disk(), self._state.root / name, serial)
+            run = SortedRun(Disk(), self._state.root / name, serial)
         except FileNotFoundError:
             if not self._is_serving:
                 self._report.add(name, 0, "the manifest names it, but it is missing")
             return None
-        except Damaged as error:
+        except DamagedBytes as error:
             self._report.add(name, 0, error.text)
             return None
         try:
             rows = run.read(0, run.count)
-        except Damaged as error:
+        except DamagedBytes as error:
             self._report.add(name, 0, error.text)
             return None
         finally:
@@ -91,7 +91,7 @@ class OrderCheck:
             return None
         return rows
 
-    def _compare(self, folder: str, lane: PendingLane, end: int, rows: Rows) -> None:
+    def _compare(self, folder: str, lane: PendingLane, end: int, rows: OrderRows) -> None:
         entries, dues = _pending(lane)
         known = entries < end
         entries, dues = entries[known], dues[known]
@@ -121,13 +121,13 @@ class OrderCheck:
                 saved = countfile.decode(path.read_bytes())
             except FileNotFoundError:
                 continue
-            except Damaged as error:
+            except DamagedBytes as error:
                 self._report.add(name, 0, str(error))
                 continue
             if self._is_still and self._point is not None and saved.position == self._point.position:
                 self._compare_counts(name, saved)
 
-    def _compare_counts(self, name: str, saved: countfile.Saved) -> None:
+    def _compare_counts(self, name: str, saved: countfile.SavedCounts) -> None:
         own = lanes_of(saved.cells.keys)
         for number in saved.grains:
             counted = int(saved.cells.counts[own == number].sum())
@@ -136,7 +136,7 @@ class OrderCheck:
                 self._report.add(name, 0, f"it counts {counted} pending messages of lane {number}, there are {pending}")
 
 
-def _falling(rows: Rows) -> int | None:
+def _falling(rows: OrderRows) -> int | None:
     """The first row that is not after its predecessor; a tombstone may follow its row."""
     same_due = rows.dues[1:] == rows.dues[:-1]
     wrong = (rows.dues[1:] < rows.dues[:-1]) | (same_due & (rows.entries[1:] < rows.entries[:-1]))

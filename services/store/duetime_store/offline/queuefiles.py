@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from duetime_core.ondisk.files import QueueFiles
-from duetime_core.ondisk.queueimage import QueueImage
 from duetime_format.columns import Ints
 from duetime_format.units import FILLER, UNIT, Units
+from duetime_shard.files import QueueFiles
+from duetime_shard.queues import QueueImage
 
 from duetime_store.files.disk import Disk
 from duetime_store.log.segment import file_name

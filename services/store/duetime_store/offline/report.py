@@ -3,14 +3,14 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from duetime_core.ondisk.engines import Loss
+from duetime_shard.brokers.engines import Loss
 
 # Maximum damages named one by one; all are counted.
 NAMED_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class DamagedMessage:
     """The message that a place belongs to, as far as it is known; `id` is its UNIQ_KEY, else the broker's id."""
 
     topic: str | None = None
@@ -25,17 +25,17 @@ class Message:
         return f" ({place}, id {self.id})" if self.id else f" ({place})"
 
 
-NONE = Message()
+NONE = DamagedMessage()
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class FileDamage:
     """`position` is a byte of `file`, whose path is relative to the directory."""
 
     file: str
     position: int
     what: str
-    message: Message = NONE
+    message: DamagedMessage = NONE
 
     def __str__(self) -> str:
         return f"{self.file} at {self.position}: {self.what}{self.message}"
@@ -45,10 +45,10 @@ class Damage:
 
 
 @dataclass(slots=True)
-class Report:
+class VerifyReport:
     """The outcome of a verification."""
 
-    damages: list[Damage] = field(default_factory=list)
+    damages: list[FileDamage] = field(default_factory=list)
     damage_count: int = 0
     notes: list[str] = field(default_factory=list)
     # State of a broker that an import does without.
@@ -58,10 +58,10 @@ class Report:
     units: int = 0
     index_entries: int = 0
 
-    def add(self, file: str, position: int, what: str, message: Message = NONE) -> None:
+    def add(self, file: str, position: int, what: str, message: DamagedMessage = NONE) -> None:
         self.damage_count += 1
         if len(self.damages) < NAMED_MAX:
-            self.damages.append(Damage(file, position, what, message))
+            self.damages.append(FileDamage(file, position, what, message))
 
     @property
     def is_sound(self) -> bool:

@@ -16,11 +16,11 @@ Source: RocketMQ 4.9.3, 5.3.3 ScheduleMessageService.executeOnTimeup; 5.3.3 Time
 from collections.abc import Container, Iterator
 from dataclasses import replace
 
-from duetime_core.ondisk.brokertimers import DELETED_KEY, ROLLS
 from duetime_format import limits, record
 from duetime_format.names import HALF_TOPIC
 from duetime_format.properties import NAME_END, VALUE_END, number_of, value_of
 from duetime_format.record import Record
+from duetime_shard.brokers.timers import DELETED_KEY, ROLLS
 
 Part = tuple[bytes, bytes]
 

@@ -5,15 +5,17 @@ from pathlib import Path
 from struct import Struct
 from typing import Any
 
-from duetime_core.ondisk import brokerconfig, engines, halves, pops
-from duetime_core.ondisk.brokerconfig import BrokerConfig
-from duetime_core.ondisk.engines import EngineMissing, Loss
-from duetime_core.ondisk.pending import PendingLane, lanes
-from duetime_core.ondisk.pops import Pop
-from duetime_core.ondisk.state import State, restored
-from duetime_core.ondisk.timers import timers
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.lanes import is_timer_lane
+from duetime_shard import halves
+from duetime_shard.brokers import config as brokerconfig
+from duetime_shard.brokers import engines, pops
+from duetime_shard.brokers.config import BrokerConfig
+from duetime_shard.brokers.engines import EngineMissing, Loss
+from duetime_shard.brokers.pops import Pop
+from duetime_shard.brokers.wheel import timers
+from duetime_shard.pending import PendingLane, lanes
+from duetime_shard.shard import DirectoryState, restored
 
 from duetime_store.files import configs
 from duetime_store.finding import index
@@ -27,7 +29,7 @@ _TOPIC_NAMES = ("readQueueNums", "writeQueueNums", "perm", "order", "topicSysFla
 _GROUP_NAMES = ("retryMaxTimes", "retryQueueNums", "consumeEnable")
 
 
-def summary(state: State, *, topic: str | None = None, listed: bool = True) -> dict[str, Any]:
+def summary(state: DirectoryState, *, topic: str | None = None, listed: bool = True) -> dict[str, Any]:
     """
     Args:
         topic: queues of this one only.
@@ -66,7 +68,7 @@ def summary(state: State, *, topic: str | None = None, listed: bool = True) -> d
     }
 
 
-def _sizes(state: State, index_files: list[dict[str, Any]]) -> dict[str, int]:
+def _sizes(state: DirectoryState, index_files: list[dict[str, Any]]) -> dict[str, int]:
     queue = next((queue.files.file_bytes for queue in state.queues.values() if queue.files.file_bytes), 0)
     sizes = {"mappedFileSizeCommitLog": state.log.segment_bytes, "mappedFileSizeConsumeQueue": queue}
     return sizes | {
@@ -89,7 +91,7 @@ def _checkpoint(root: Path) -> dict[str, Any] | None:
     return found
 
 
-def _commit_log(state: State, *, listed: bool) -> dict[str, Any]:
+def _commit_log(state: DirectoryState, *, listed: bool) -> dict[str, Any]:
     found: dict[str, Any] = {
         "minPhysicalOffset": state.min_position,
         "maxPhysicalOffset": state.end,
@@ -104,7 +106,7 @@ def _commit_log(state: State, *, listed: bool) -> dict[str, Any]:
     return found
 
 
-def _unqueued(state: State) -> list[dict[str, Any]]:
+def _unqueued(state: DirectoryState) -> list[dict[str, Any]]:
     names = ("physicalOffset", "size", "topic", "queueId", "queueOffset", "sysFlag")
     return [dict(zip(names, astuple(left), strict=True)) for left in state.unqueued]
 
@@ -116,7 +118,7 @@ def _queues(shown: list[Any]) -> dict[str, dict[str, dict[str, int]]]:
     return found
 
 
-def _lanes(state: State, offsets: dict[int, int]) -> dict[str, Any]:
+def _lanes(state: DirectoryState, offsets: dict[int, int]) -> dict[str, Any]:
     """Pending messages per lane; offsets of delayOffset.json outside their queue's range are corrected first."""
     levels, known = restored(state), lanes(state)
     queues = {level: known[level].queue for level in levels if level in known}
@@ -142,7 +144,7 @@ def _lanes(state: State, offsets: dict[int, int]) -> dict[str, Any]:
     }
 
 
-def _timer_lane(state: State, lane: PendingLane, pending: int, ended: int) -> dict[str, Any]:
+def _timer_lane(state: DirectoryState, lane: PendingLane, pending: int, ended: int) -> dict[str, Any]:
     place = state.places.get(lane.number)
     return {
         "queueId": lane.queue.queue,
@@ -166,11 +168,11 @@ def _brokers(root: Path) -> tuple[BrokerConfig, list[Pop]]:
         if known.is_ours and found.offsets is None:
             return found, []
         return found, pops.outstanding(root, found.offsets or known.value or {})
-    except (EngineMissing, Damaged) as error:
-        return BrokerConfig(losses=[Loss("pop" if isinstance(error, Damaged) else "engines", error.text)]), []
+    except (EngineMissing, DamagedBytes) as error:
+        return BrokerConfig(losses=[Loss("pop" if isinstance(error, DamagedBytes) else "engines", error.text)]), []
 
 
-def _engines(state: State, config: BrokerConfig, received: list[Pop]) -> dict[str, Any]:
+def _engines(state: DirectoryState, config: BrokerConfig, received: list[Pop]) -> dict[str, Any]:
     """The RocksDBs of a broker, with the number of entries by column family, and messages received by POP."""
     if (state.config / configs.STORE).exists():
         return {}
@@ -212,7 +214,7 @@ def _index_files(root: Path) -> list[dict[str, Any]]:
             file = index.IndexFile(path)
         except FileNotFoundError:
             continue
-        except (Damaged, OSError) as error:
+        except (DamagedBytes, OSError) as error:
             found.append({"name": path.name, "damage": str(error)})
             continue
         header = file.header

@@ -1,9 +1,9 @@
 """Hashes of tags by offset: a broker's tagsCodes for records where DueTime has due times or ends."""
 
 import numpy as np
-from duetime_core.ondisk.scan import Item
-from duetime_format.columns import Ints, Run
+from duetime_format.columns import Ints, RecordRun
 from duetime_format.names import HALF_TOPIC, TIMER_TOPIC
+from duetime_shard.walk import Item
 
 _TOPICS = {topic.encode(): topic for topic in (TIMER_TOPIC, HALF_TOPIC)}
 
@@ -18,7 +18,7 @@ class TagHashes:
         self._found: dict[tuple[str, int], list[tuple[Ints, Ints]]] = {}
 
     def see(self, item: Item) -> None:
-        if isinstance(item, Run):
+        if isinstance(item, RecordRun):
             for number, (topic, queue) in enumerate(item.keys):
                 if topic in _TOPICS:
                     own = item.key_of == number

@@ -12,16 +12,16 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from duetime_core.ondisk.pending import PendingLane
-from duetime_core.ondisk.records import message
-from duetime_core.ondisk.state import State
 from duetime_format import layout, record
 from duetime_format.lanes import is_timer_lane
 from duetime_format.properties import decode_properties, number_of
 from duetime_format.record import Record
+from duetime_shard.pending import PendingLane
+from duetime_shard.records import message
+from duetime_shard.shard import DirectoryState
 
 
-def lines(state: State, lanes: dict[int, PendingLane]) -> Iterator[str]:
+def lines(state: DirectoryState, lanes: dict[int, PendingLane]) -> Iterator[str]:
     """A line, with its end, for each pending timer with a readable record."""
     found = sorted(
         (due_at_ms, number, entry, position)

@@ -17,22 +17,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from duetime_core.errors import DueTimeError
-from duetime_core.ondisk.batches import scan_whole
-from duetime_core.ondisk.brokerconfig import has_lite_offsets
-from duetime_core.ondisk.configs import LITE_OFFSETS, STORE
-from duetime_core.ondisk.engines import QUEUE_FOLDERS, is_taken_over, refused
-from duetime_core.ondisk.files import LogFiles
-from duetime_core.ondisk.folder import LocalFiles
-from duetime_core.ondisk.rocks import is_rocks
-from duetime_core.ondisk.scan import item_end
-from duetime_core.ondisk.state import LMQ_PREFIX, Progress, no_progress
 from duetime_format.levels import DelayLevels
+from duetime_shard.batches import scan_whole
+from duetime_shard.brokers.config import has_lite_offsets
+from duetime_shard.brokers.engines import QUEUE_FOLDERS, is_taken_over, refused
+from duetime_shard.brokers.rocks import is_rocks
+from duetime_shard.configs import LITE_OFFSETS, STORE
+from duetime_shard.disk import LocalFiles
+from duetime_shard.files import LogFiles
+from duetime_shard.shard import LMQ_PREFIX, Progress, no_progress
+from duetime_shard.walk import item_end
 
 from duetime_store.files import configs
 from duetime_store.files.adopting import adopt
 from duetime_store.files.disk import Disk
 from duetime_store.files.reserve import FILE as RESERVE
-from duetime_store.offline.report import Report
+from duetime_store.offline.report import VerifyReport
 from duetime_store.offline.verify import verify
 
 _BYTES_AT_ONCE = 4 << 20
@@ -57,7 +57,7 @@ def import_directory(
     accept_loss: frozenset[str] = frozenset(),
     verifying: Progress = no_progress,
     copying: Progress = no_progress,
-) -> Report:
+) -> VerifyReport:
     """Copies a directory to `target`, once it is verified; the source stays as it is. Returns the verification.
 
     A broker's offsets, topics and groups in RocksDB, and messages received by POP, become files of the shard. Nothing

@@ -10,23 +10,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-from duetime_core.ondisk.brokertimers import are_brokers, known_handover
-from duetime_core.ondisk.facts import MOVED_TOPICS, Facts, is_possible, is_queue
-from duetime_core.ondisk.files import QueueFiles
-from duetime_core.ondisk.levels import TagsCodes
-from duetime_core.ondisk.rocksqueues import RocksQueue
-from duetime_core.ondisk.state import State
 from duetime_format import record
-from duetime_format.columns import Ints, Run
+from duetime_format.columns import Ints, RecordRun
 from duetime_format.halves import are_ended
 from duetime_format.lanes import LANE_TOPICS
 from duetime_format.names import DELETED_TOPIC, HALF_TOPIC, TIMER_TOPIC
 from duetime_format.properties import as_text, value_of
 from duetime_format.units import FILLER_SIZE, UNIT, UNIT_TYPE, Mask, Units, dues_of, joined
+from duetime_shard.brokers.queues import RocksQueue
+from duetime_shard.brokers.timers import are_brokers, known_handover
+from duetime_shard.facts import MOVED_TOPICS, Facts, is_possible, is_queue
+from duetime_shard.files import QueueFiles
+from duetime_shard.levels import TagsCodes
+from duetime_shard.shard import DirectoryState
 
 from duetime_store.files import configs
 from duetime_store.log.segment import file_name
-from duetime_store.offline.report import Message, Report
+from duetime_store.offline.report import DamagedMessage, VerifyReport
 from duetime_store.queues.deletions import FILE, load
 
 _DELETED_KEY = (DELETED_TOPIC.encode(), 0)
@@ -39,7 +39,7 @@ _HASH_MIN = -(1 << 31)
 
 
 @dataclass(slots=True)
-class Rows:
+class CheckedRecords:
     """Records of one queue, in the order of the log."""
 
     offsets: Ints
@@ -48,7 +48,7 @@ class Rows:
     codes: Ints
     # Hashes of their tags: a broker's tagsCodes in the timers' queue.
     hashes: Ints
-    run: Run
+    run: RecordRun
     # Their rows in it.
     index: Ints
 
@@ -57,7 +57,7 @@ class Rows:
 
 
 @dataclass(slots=True)
-class _Checked:
+class _QueueComparison:
     """Progress of comparing one queue."""
 
     files: QueueFiles
@@ -75,7 +75,9 @@ class _Checked:
 class UnitCheck:
     """Takes the records of the log in order, then finds the units that are left over."""
 
-    def __init__(self, state: State, report: Report, report_damage: Callable[[int, str, Message], None]) -> None:
+    def __init__(
+        self, state: DirectoryState, report: VerifyReport, report_damage: Callable[[int, str, DamagedMessage], None]
+    ) -> None:
         """`report_damage`: called with log position, damage and message."""
         self._report = report
         self._report_damage = report_damage
@@ -84,15 +86,15 @@ class UnitCheck:
         # Queues of timers are a broker's, or were before a start rebuilt them.
         handover = known_handover(state.files)
         self._has_brokers_hashes = are_brokers(state.files) or (handover is not None and handover.position > 0)
-        self._queues: dict[tuple[str, int], _Checked] = {}
+        self._queues: dict[tuple[str, int], _QueueComparison] = {}
         # Deleted topics: their records up to there have no units.
         self._deleted = load(configs.load(state.config, FILE).value)
         for key, queue in state.queues.items():
             if not isinstance(queue.files, RocksQueue):
                 queue.files.max_offset = _written_end(queue.files)
-            self._queues[key] = _Checked(queue.files, queue.files.min_offset)
+            self._queues[key] = _QueueComparison(queue.files, queue.files.min_offset)
 
-    def see_run(self, run: Run, facts: Facts) -> None:
+    def see_run(self, run: RecordRun, facts: Facts) -> None:
         codes, positions = self._codes.of(run), run.positions
         chosen = np.flatnonzero(run.queued)
         order = chosen[np.argsort(run.key_of[chosen], kind="stable")]
@@ -101,7 +103,9 @@ class UnitCheck:
             rows = order[bounds[number] : bounds[number + 1]]
             if len(rows):
                 hashes = run.tags_codes[rows]
-                columns = Rows(run.offsets[rows], positions[rows], run.sizes[rows], codes[rows], hashes, run, rows)
+                columns = CheckedRecords(
+                    run.offsets[rows], positions[rows], run.sizes[rows], codes[rows], hashes, run, rows
+                )
                 self._compare((topic.decode(), queue), columns)
         for deletion in facts.deleted:
             # Records of the topic have no units, because its queues were deleted too.
@@ -109,7 +113,7 @@ class UnitCheck:
                 if name == deletion.topic:
                     checked.missing = 0
 
-    def _compare(self, key: tuple[str, int], rows: Rows) -> None:
+    def _compare(self, key: tuple[str, int], rows: CheckedRecords) -> None:
         behind = rows.positions > self._deleted.position(key[0])
         if behind.all():
             self._compare_live(key, rows)
@@ -117,7 +121,7 @@ class UnitCheck:
             index = np.flatnonzero(behind)
             self._compare_live(
                 key,
-                Rows(
+                CheckedRecords(
                     rows.offsets[index],
                     rows.positions[index],
                     rows.sizes[index],
@@ -128,7 +132,7 @@ class UnitCheck:
                 ),
             )
 
-    def _compare_live(self, key: tuple[str, int], rows: Rows) -> None:
+    def _compare_live(self, key: tuple[str, int], rows: CheckedRecords) -> None:
         possible = (
             is_possible(rows.offsets, rows.positions) if is_queue(*key) else np.zeros(len(rows.offsets), np.bool_)
         )
@@ -137,7 +141,7 @@ class UnitCheck:
             self._report_record(key, rows, row, what)
         checked = self._queues.get(key)
         if checked is None:
-            checked = self._queues[key] = _Checked(QueueFiles.none(*key), 0)
+            checked = self._queues[key] = _QueueComparison(QueueFiles.none(*key), 0)
         files = checked.files
         there = possible & (rows.offsets >= files.min_offset) & (rows.offsets < files.max_offset)
         missing = possible & ~there
@@ -150,7 +154,9 @@ class UnitCheck:
         elif there.any():
             self._compare_units(checked, key, rows, np.flatnonzero(there))
 
-    def _compare_units(self, checked: _Checked, key: tuple[str, int], rows: Rows, which: Ints) -> None:
+    def _compare_units(
+        self, checked: _QueueComparison, key: tuple[str, int], rows: CheckedRecords, which: Ints
+    ) -> None:
         offsets = rows.offsets[which]
         units = units_at(checked.files, offsets)
         self._report.units += len(units)
@@ -171,10 +177,10 @@ class UnitCheck:
             self._report.add(
                 *unit_place(checked.files, offset),
                 _difference(units[place].tolist(), rows, row),
-                Message(*key, offset, rows.id_of(row)),
+                DamagedMessage(*key, offset, rows.id_of(row)),
             )
 
-    def _right_codes(self, topic: str, tags: Ints, rows: Rows, which: Ints) -> Mask:
+    def _right_codes(self, topic: str, tags: Ints, rows: CheckedRecords, which: Ints) -> Mask:
         if topic not in LANE_TOPICS:
             same: Mask = tags == rows.codes[which]
             # Marks of ends are checked in halfcheck.py.
@@ -182,7 +188,7 @@ class UnitCheck:
         right: Mask = dues_of(tags) == rows.codes[which]
         return right | (tags == rows.hashes[which]) if topic == TIMER_TOPIC and self._has_brokers_hashes else right
 
-    def _follow(self, checked: _Checked, offsets: Ints) -> None:
+    def _follow(self, checked: _QueueComparison, offsets: Ints) -> None:
         """Notes offsets that have their records."""
         if not len(offsets):
             return
@@ -195,15 +201,17 @@ class UnitCheck:
             checked.gaps.append((int(before[place]), int(offsets[place])))
         checked.seen = max(checked.seen, int(offsets.max()) + 1)
 
-    def _count_missing(self, checked: _Checked, rows: Rows, missing: np.ndarray) -> None:
+    def _count_missing(self, checked: _QueueComparison, rows: CheckedRecords, missing: np.ndarray) -> None:
         places = np.flatnonzero(missing)
         if len(places):
             if not checked.missing:
                 checked.first_missing = int(rows.offsets[places[0]]), int(rows.positions[places[0]])
             checked.missing += len(places)
 
-    def _report_record(self, key: tuple[str, int], rows: Rows, row: int, what: str) -> None:
-        self._report_damage(int(rows.positions[row]), what, Message(*key, int(rows.offsets[row]), rows.id_of(row)))
+    def _report_record(self, key: tuple[str, int], rows: CheckedRecords, row: int, what: str) -> None:
+        self._report_damage(
+            int(rows.positions[row]), what, DamagedMessage(*key, int(rows.offsets[row]), rows.id_of(row))
+        )
 
     def left_over(self) -> Iterator[tuple[QueueFiles, Ints, Units]]:
         """Units without a record, except those reported already and reserved places."""
@@ -232,7 +240,7 @@ def unit_place(files: QueueFiles, offset: int) -> tuple[str, int]:
     return f"consumequeue/{files.topic}/{files.queue}/{file_name(base)}", at - base
 
 
-def _difference(unit: tuple[int, int, int], rows: Rows, row: int) -> str:
+def _difference(unit: tuple[int, int, int], rows: CheckedRecords, row: int) -> str:
     if unit[1] == FILLER_SIZE:
         return f"no unit for the record at {rows.positions[row]}, its place is reserved"
     names = ("position", "size", "tagsCode")

@@ -13,10 +13,10 @@ import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
-from duetime_core.ondisk.state import State
 from duetime_format import record
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.properties import decode_properties
+from duetime_shard.shard import DirectoryState
 
 _BYTES_AT_ONCE = 1 << 20
 # The size of larger records is checked first, as they are rare: a damaged unit may have any size.
@@ -25,9 +25,9 @@ _ESCAPED = re.compile(r"[^ !#-\[\]-~]")
 Reader = Callable[[int, int], bytes]
 
 
-def lines(state: State, topic: str | None = None) -> Iterator[str]:
+def lines(state: DirectoryState, topic: str | None = None) -> Iterator[str]:
     """A line for each unit of the directory, or of one topic."""
-    read = _Buffered(state).read
+    read = _BufferedReader(state).read
     for key in sorted(state.queues):
         if topic is not None and key[0] != topic:
             continue
@@ -44,7 +44,7 @@ def line(topic: str, queue: int, offset: int, unit: tuple[int, int, int], read: 
     )
     try:
         found = record.decode(read(position, size), check_crc=False)
-    except Damaged as error:
+    except DamagedBytes as error:
         return f'{head}"damage":{quoted(error.text)}}}'
     properties = decode_properties(found.properties)
     return (
@@ -97,10 +97,10 @@ def host(packed: bytes) -> str:
     return f"{address}:{port}"
 
 
-class _Buffered:
+class _BufferedReader:
     """Reads ahead: the records of a queue are in order, often close to each other."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: DirectoryState) -> None:
         self._log = state.log
         self._start = 0
         self._data = b""

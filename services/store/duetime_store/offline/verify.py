@@ -17,23 +17,23 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from duetime_core.ondisk import topics
-from duetime_core.ondisk.facts import MOVED_TOPICS, facts_of
-from duetime_core.ondisk.files import QueueFiles, numbered
-from duetime_core.ondisk.history import LevelHistory
-from duetime_core.ondisk.records import message
-from duetime_core.ondisk.scan import Blank, DamagedRecord, Item, Skipped, item_end
-from duetime_core.ondisk.state import (
+from duetime_format import layout
+from duetime_format.columns import RecordRun
+from duetime_format.lanes import LANE_TOPICS
+from duetime_format.levels import DelayLevels
+from duetime_shard import topics
+from duetime_shard.facts import MOVED_TOPICS, facts_of
+from duetime_shard.files import QueueFiles, numbered
+from duetime_shard.history import LevelHistory
+from duetime_shard.records import message
+from duetime_shard.shard import (
+    DirectoryState,
     Progress,
-    State,
     load,
     no_progress,
     walk_whole,
 )
-from duetime_format import layout
-from duetime_format.columns import Run
-from duetime_format.lanes import LANE_TOPICS
-from duetime_format.levels import DelayLevels
+from duetime_shard.walk import DamagedRecord, Item, SegmentBlank, SkippedBytes, item_end
 
 from duetime_store.files import configs
 from duetime_store.log.segment import file_name
@@ -43,7 +43,7 @@ from duetime_store.offline.halfcheck import HalfCheck
 from duetime_store.offline.indexcheck import IndexCheck, message_of
 from duetime_store.offline.lanecheck import LaneCheck
 from duetime_store.offline.ordercheck import OrderCheck
-from duetime_store.offline.report import Message, Report
+from duetime_store.offline.report import DamagedMessage, VerifyReport
 from duetime_store.offline.unitcheck import UnitCheck, unit_place
 from duetime_store.recovery import checkpoint
 from duetime_store.recovery.checkpoint import Checkpoint
@@ -53,20 +53,20 @@ _CHUNK_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
-class _Bad:
+class _DamagedPart:
     """A damaged part of the log."""
 
     position: int
     size: int
     what: str
-    message: Message
+    message: DamagedMessage
     reported: bool = False
 
 
-def verify(root: Path, levels: DelayLevels | LevelHistory, progress: Progress = no_progress) -> Report:
+def verify(root: Path, levels: DelayLevels | LevelHistory, progress: Progress = no_progress) -> VerifyReport:
     """Reads the whole directory; `levels` as in `state.load`. Raises: InvalidArgument: it is not a store directory."""
     state = load(root, levels)
-    report = Report()
+    report = VerifyReport()
     engines = EngineCheck(state, report)
     engines.run()
     with engines.queues() as queues:
@@ -89,7 +89,7 @@ def verify(root: Path, levels: DelayLevels | LevelHistory, progress: Progress = 
 class _Verifier:
     """Walks the log and compares queues and index with it."""
 
-    def __init__(self, state: State, report: Report, queues: list[State]) -> None:
+    def __init__(self, state: DirectoryState, report: VerifyReport, queues: list[DirectoryState]) -> None:
         """`queues`: the state with the queues of each engine that keeps them."""
         self._state = state
         self._report = report
@@ -98,7 +98,7 @@ class _Verifier:
         self.halves = HalfCheck(state, report)
         # Positions of plans that can't be read.
         self._unread_plans: list[int] = []
-        self._bad: list[_Bad] = []
+        self._bad: list[_DamagedPart] = []
         self._killed = (state.root / "abort").exists()
         state.end = state.min_position
 
@@ -120,39 +120,39 @@ class _Verifier:
     def _see(self, item: Item) -> None:
         state, report = self._state, self._report
         self.halves.see(item)
-        if isinstance(item, Run):
+        if isinstance(item, RecordRun):
             report.records += item.count
             report.record_bytes += int(item.sizes.sum())
             facts = facts_of(item)
             state.ends.see(facts)
             self._unread_plans += [position for position, _ in facts.unread_plans]
             for position, what in facts.damage:
-                self._report_damage(position, what, Message())
+                self._report_damage(position, what, DamagedMessage())
             for units in self._units:
                 units.see_run(item, facts)
             self._index.see_run(item)
-        elif isinstance(item, Skipped):
-            self._bad.append(_Bad(item.position, item.size, item.damage, Message()))
-        elif isinstance(item, Blank):
+        elif isinstance(item, SkippedBytes):
+            self._bad.append(_DamagedPart(item.position, item.size, item.damage, DamagedMessage()))
+        elif isinstance(item, SegmentBlank):
             self._check_blank(item)
         else:
             self._see_damaged(item)
-        if not isinstance(item, Blank):
+        if not isinstance(item, SegmentBlank):
             state.end = item_end(item)
 
     def _see_damaged(self, item: DamagedRecord) -> None:
         self._report.records += 1
         self._report.record_bytes += item.record.size
-        self._bad.append(_Bad(item.position, item.record.size, item.damage, message_of(item.record)))
+        self._bad.append(_DamagedPart(item.position, item.record.size, item.damage, message_of(item.record)))
 
-    def _check_blank(self, blank: Blank) -> None:
+    def _check_blank(self, blank: SegmentBlank) -> None:
         said = layout.blank_at(self._state.log.read(blank.position, layout.BLANK_BYTES))
         if said != blank.size:
             self._report_damage(
-                blank.position, f"BLANK mark says {said} bytes, {blank.size} are left in its file", Message()
+                blank.position, f"BLANK mark says {said} bytes, {blank.size} are left in its file", DamagedMessage()
             )
 
-    def _bad_at(self, position: int) -> _Bad | None:
+    def _bad_at(self, position: int) -> _DamagedPart | None:
         index = bisect_right(self._bad, position, key=lambda bad: bad.position) - 1
         bad = self._bad[index] if index >= 0 else None
         return bad if bad is not None and position < bad.position + bad.size else None
@@ -164,7 +164,7 @@ class _Verifier:
             rows = zip(offsets.tolist(), units.tolist(), strict=True)
             for offset, (position, size, _) in rows:
                 bad = self._bad_at(position)
-                message = Message(files.topic, files.queue, offset)
+                message = DamagedMessage(files.topic, files.queue, offset)
                 if bad is not None:
                     bad.reported = True
                     named = bad.message.topic == files.topic and bad.message.queueOffset == offset
@@ -208,13 +208,13 @@ class _Verifier:
                 outdated += count
                 continue
             what = f"{count} records have no unit, the first is at {position}"
-            self._report.add(*unit_place(files, offset), what, Message(files.topic, files.queue, offset))
+            self._report.add(*unit_place(files, offset), what, DamagedMessage(files.topic, files.queue, offset))
         if absent:
             self._report.notes.append(f"{absent} records are not in their queues yet; recovery puts them there")
         if outdated:
             self._report.notes.append(f"{outdated} records are in the queues of one engine only, written last")
 
-    def _report_damage(self, position: int, what: str, message: Message) -> None:
+    def _report_damage(self, position: int, what: str, message: DamagedMessage) -> None:
         log = self._state.log
         base = position - position % log.segment_bytes
         self._report.add(f"commitlog/{file_name(base)}", position - base, what, message)
@@ -245,7 +245,7 @@ class _Verifier:
         return layout.blank_at(self._state.log.read(end, layout.BLANK_BYTES)) is not None
 
 
-def _check_sizes(state: State, report: Report) -> None:
+def _check_sizes(state: DirectoryState, report: VerifyReport) -> None:
     log = state.log
     last = max(log.files, default=0)
     for base, file in log.files.items():
@@ -262,7 +262,7 @@ def _check_sizes(state: State, report: Report) -> None:
                 report.add(unit_place(queue.files, base // 20)[0], size, what)
 
 
-def _check_config(state: State, report: Report) -> None:
+def _check_config(state: DirectoryState, report: VerifyReport) -> None:
     for path in [state.config / name for name, _ in state.files.listed("config")]:
         if path.suffix != ".json":
             continue
@@ -278,7 +278,7 @@ def _check_config(state: State, report: Report) -> None:
         report.add(f"config/{configs.STORE}", 0, "it does not state the delay levels")
 
 
-def _check_checkpoint(state: State, report: Report) -> Checkpoint | None:
+def _check_checkpoint(state: DirectoryState, report: VerifyReport) -> Checkpoint | None:
     """Returns the one that a start would use, if it can be read."""
     try:
         data = (state.root / "checkpoint").read_bytes()

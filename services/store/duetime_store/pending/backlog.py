@@ -13,18 +13,18 @@ from duetime.v1 import pending_pb2
 from duetime_core.errors import InvalidArgument, Unavailable, Violation
 from duetime_format.names import QUARANTINE_TOPIC
 
-from duetime_store.counting.cells import MINUTE, MINUTE_MS, TIME_END, Grain, span_end, span_start, topics_of
-from duetime_store.counting.counts import Snapshot
+from duetime_store.counting.cells import MINUTE, MINUTE_MS, TIME_END, CountGrain, span_end, span_start, topics_of
+from duetime_store.counting.counts import CountSnapshot
 from duetime_store.counting.ledger import Ledger
-from duetime_store.counting.survey import Survey
-from duetime_store.counting.tally import TOGETHER, Buckets, Tally, Wanted, due_before
+from duetime_store.counting.survey import LaneSurvey
+from duetime_store.counting.tally import TOGETHER, Buckets, CountRequest, Tally, due_before
 from duetime_store.lanes.alarm import ShardClock
-from duetime_store.lanes.lane import Lane
-from duetime_store.lanes.lanes import Lanes
+from duetime_store.lanes.lane import ShardLane
+from duetime_store.lanes.lanes import ShardLanes
 from duetime_store.lanes.order.topics import NO_TOPIC
 from duetime_store.pending.seconds import SECOND_MS, Seconds
 from duetime_store.pending.surveyor import Surveyor
-from duetime_store.reading.turns import Turns, Walk
+from duetime_store.reading.turns import ScanTurns, YieldingScan
 
 # Maximum buckets of an answer; if there are more, they are made wider, up to days.
 BUCKETS_MAX = 100_000
@@ -34,10 +34,10 @@ _PIECE = 256
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    wanted: Wanted
+class _BacklogRequest:
+    wanted: CountRequest
     now_ms: int
-    lanes: Sequence[Lane]
+    lanes: Sequence[ShardLane]
     # Minutes that are counted by second.
     near: tuple[int, int] = (0, 0)
 
@@ -47,20 +47,20 @@ class _Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class _Overdue:
+class _OverdueEntries:
     """The overdue entries of a lane: those of whole spans within [first_ms, start_ms), and those of the span that the
     present divides, within [start_ms, stop_ms)."""
 
-    lane: Lane
-    grain: Grain
+    lane: ShardLane
+    grain: CountGrain
     first_ms: int
     start_ms: int
     stop_ms: int
     # Counts the latter for one topic.
-    survey: Survey
+    survey: LaneSurvey
 
     @classmethod
-    def of(cls, lane: Lane, grain: Grain, wanted: Wanted, now_ms: int) -> "_Overdue":
+    def of(cls, lane: ShardLane, grain: CountGrain, wanted: CountRequest, now_ms: int) -> "_OverdueEntries":
         first_ms, stop_ms = 0, now_ms + 1
         if wanted.from_ms:
             first_ms = span_start(grain, wanted.from_ms // MINUTE_MS) * MINUTE_MS
@@ -68,9 +68,9 @@ class _Overdue:
             stop_ms = min(stop_ms, span_end(grain, (wanted.before_ms - 1) // MINUTE_MS) * MINUTE_MS)
         stop_ms = max(stop_ms, first_ms)
         start_ms = max(span_start(grain, stop_ms // MINUTE_MS) * MINUTE_MS, first_ms)
-        return cls(lane, grain, first_ms, start_ms, stop_ms, Survey(lane.number, start_ms, stop_ms, grain))
+        return cls(lane, grain, first_ms, start_ms, stop_ms, LaneSurvey(lane.number, start_ms, stop_ms, grain))
 
-    def count(self, snapshot: Snapshot, topic: int | None) -> int:
+    def count(self, snapshot: CountSnapshot, topic: int | None) -> int:
         if topic is None:
             return self._due(self.first_ms, self.stop_ms)
         counted = self.survey.counted()
@@ -90,10 +90,12 @@ class _Overdue:
         return self.lane.count_due(before_ms - 1) - (self.lane.count_due(from_ms - 1) if from_ms else 0)
 
 
-class Backlog:
+class BacklogCounter:
     """Serves Backlog."""
 
-    def __init__(self, lanes: Lanes, ledger: Ledger, clock: ShardClock, surveyor: Surveyor, turns: Turns) -> None:
+    def __init__(
+        self, lanes: ShardLanes, ledger: Ledger, clock: ShardClock, surveyor: Surveyor, turns: ScanTurns
+    ) -> None:
         self._lanes = lanes
         self._ledger = ledger
         self._clock = clock
@@ -113,7 +115,9 @@ class Backlog:
             if counts.suspects:
                 text = f"pending messages of lanes {sorted(counts.suspects)} are being counted"
                 raise Unavailable(text, reason="COUNTING")
-            overdue = [_Overdue.of(lane, counts.grain(lane.number), asked.wanted, asked.now_ms) for lane in asked.lanes]
+            overdue = [
+                _OverdueEntries.of(lane, counts.grain(lane.number), asked.wanted, asked.now_ms) for lane in asked.lanes
+            ]
             seconds = [Seconds(lane, *(at * MINUTE_MS for at in asked.near)) for lane in asked.lanes]
             try:
                 await self._count(asked, seconds, overdue)
@@ -133,7 +137,9 @@ class Backlog:
                 await self._fill(response, asked, snapshot, seconds, walk)
             return response
 
-    async def _count(self, asked: _Asked, seconds: Sequence[Seconds], overdue: Sequence[_Overdue]) -> None:
+    async def _count(
+        self, asked: _BacklogRequest, seconds: Sequence[Seconds], overdue: Sequence[_OverdueEntries]
+    ) -> None:
         """Counts the parts that the table lacks, and keeps them up to date from then on."""
         if asked.is_by_second:
             with self._turns.walk() as walk:
@@ -148,14 +154,14 @@ class Backlog:
                 if one.has_divided:
                     await self._surveyor.survey(one.lane, one.survey)
 
-    def _asked(self, request: pending_pb2.BacklogRequest) -> _Asked:
+    def _asked(self, request: pending_pb2.BacklogRequest) -> _BacklogRequest:
         from_ms, before_ms = request.due_from_ms, request.due_before_ms or TIME_END * MINUTE_MS
         if not 0 <= from_ms < before_ms:
             text = f"{before_ms} is not above due_from_ms, {from_ms}, or that is below 0"
             raise InvalidArgument([Violation("due_before_ms", text)])
         now_ms, lanes = self._clock.now_ms(), list(self._lanes)
         together = request.all_topics_together and not request.topic
-        wanted = Wanted(
+        wanted = CountRequest(
             self._number(request.topic) if request.topic else None,
             from_ms,
             before_ms,
@@ -166,8 +172,8 @@ class Backlog:
         grains = [self._ledger.counts.grain(lane.number) for lane in lanes]
         is_near = from_ms < stop * MINUTE_MS and before_ms > first * MINUTE_MS
         if together and is_near and all(grain.minutes_end >= stop for grain in grains):
-            return _Asked(wanted, now_ms, lanes, (first, stop))
-        return _Asked(wanted, now_ms, lanes)
+            return _BacklogRequest(wanted, now_ms, lanes, (first, stop))
+        return _BacklogRequest(wanted, now_ms, lanes)
 
     def _number(self, topic: str) -> int | None:
         return NO_TOPIC if topic == QUARANTINE_TOPIC else self._ledger.numbers.find(topic.encode())
@@ -177,10 +183,10 @@ class Backlog:
     async def _fill(
         self,
         response: pending_pb2.BacklogResponse,
-        asked: _Asked,
-        snapshot: Snapshot,
+        asked: _BacklogRequest,
+        snapshot: CountSnapshot,
         seconds: Sequence[Seconds],
-        walk: Walk,
+        walk: YieldingScan,
     ) -> None:
         tally = Tally(snapshot, asked.wanted, BUCKETS_MAX)
         for _ in tally.add([lane.number for lane in asked.lanes], asked.near):
@@ -214,7 +220,7 @@ def _rows(buckets: Buckets) -> list[tuple[int, int, int, int, int]]:
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def _seconds(seconds: Sequence[Seconds], asked: _Asked) -> list[tuple[int, int, int, int, int]]:
+def _seconds(seconds: Sequence[Seconds], asked: _BacklogRequest) -> list[tuple[int, int, int, int, int]]:
     """As `_rows`, for the near seconds within the request's range."""
     start_ms, wanted = asked.near[0] * MINUTE_MS, asked.wanted
     counts: dict[tuple[int, int], int] = {}

@@ -16,9 +16,9 @@ from duetime_core.rpc.calls import fault_of, faults_of
 from duetime_format.limits import CANCEL_COUNT_MAX
 from duetime_format.units import Ints, dues_of
 
-from duetime_store.lanes.lane import Lane
+from duetime_store.lanes.lane import ShardLane
 from duetime_store.metrics import StoreMetrics
-from duetime_store.pending.targets import ROUNDS_MAX, Fate, Target, Targets, contended
+from duetime_store.pending.targets import ROUNDS_MAX, Fate, PendingTarget, PendingTargets, contended
 from duetime_store.writing.ends import cancel
 from duetime_store.writing.flusher import Flusher
 from duetime_store.writing.store import Store
@@ -32,10 +32,10 @@ _STATUSES = {
 }
 
 
-class Cancelling:
+class MessageCanceller:
     """Serves Cancel."""
 
-    def __init__(self, store: Store, targets: Targets, flusher: Flusher, metrics: StoreMetrics) -> None:
+    def __init__(self, store: Store, targets: PendingTargets, flusher: Flusher, metrics: StoreMetrics) -> None:
         self._store = store
         self._targets = targets
         self._flusher = flusher
@@ -52,7 +52,7 @@ class Cancelling:
         if not 1 <= len(request.messages) <= CANCEL_COUNT_MAX:
             text = f"{len(request.messages)} are not 1 to {CANCEL_COUNT_MAX}"
             raise InvalidArgument([Violation("messages", text)])
-        targets = [Target.of(ref) for ref in request.messages]
+        targets = [PendingTarget.of(ref) for ref in request.messages]
         if request.locate:
             await self._targets.find(targets)
             return pending_pb2.CancelResponse(results=[pending_pb2.CancelResult(topics=one.topics) for one in targets])
@@ -67,7 +67,7 @@ class Cancelling:
             self._metrics.cancels.labels(result).inc(count)
         return pending_pb2.CancelResponse(results=results)
 
-    async def _cancel(self, targets: Sequence[Target]) -> list[pending_pb2.CancelResult]:
+    async def _cancel(self, targets: Sequence[PendingTarget]) -> list[pending_pb2.CancelResult]:
         results: dict[int, pending_pb2.CancelResult] = {}
         left = list(range(len(targets)))
         for _ in range(ROUNDS_MAX):
@@ -83,11 +83,11 @@ class Cancelling:
         return [results[index] for index in range(len(targets))]
 
     def _end(
-        self, targets: Sequence[Target], results: dict[int, pending_pb2.CancelResult], indices: Sequence[int]
+        self, targets: Sequence[PendingTarget], results: dict[int, pending_pb2.CancelResult], indices: Sequence[int]
     ) -> list[int]:
         """Ends the pending ones, and fills in results. Returns the indices of those to be looked up again."""
         unclear: list[int] = []
-        pending: dict[Lane, dict[int, list[int]]] = {}
+        pending: dict[ShardLane, dict[int, list[int]]] = {}
         errors: dict[int, DueTimeError] = {}
         for index, verdict in zip(indices, self._targets.judge([targets[index] for index in indices]), strict=True):
             error = targets[index].error
@@ -101,7 +101,7 @@ class Cancelling:
                 results[index] = pending_pb2.CancelResult(status=_STATUSES[verdict.fate])
         for index, fault in faults_of(errors).items():
             results[index] = pending_pb2.CancelResult(fault=fault)
-        ended: list[tuple[Lane, Ints, Ints]] = []
+        ended: list[tuple[ShardLane, Ints, Ints]] = []
         for lane, of_entry in pending.items():
             entries = np.array(list(of_entry), np.int64)
             known = [targets[own[0]].due_at_ms for own in of_entry.values()]

@@ -13,7 +13,7 @@ log = structlog.get_logger()
 
 
 class CountKeeper:
-    """See duetime_store.recovery.checkpointer.Keeper."""
+    """See duetime_store.recovery.checkpointer.CheckpointKeeper."""
 
     def __init__(self, ledger: Ledger, log: CommitLog, worker: FileWorker) -> None:
         self._ledger = ledger

@@ -9,22 +9,28 @@ from duetime_core.errors import MessageEnded
 from duetime_format.names import CANCELLED_TOPIC
 
 from duetime_store.finding.end_search import ends_among
-from duetime_store.finding.finder import Finder
+from duetime_store.finding.finder import MessageFinder
 from duetime_store.finding.journals import Journals, view_of
 from duetime_store.log.commitlog import CommitLog
 from duetime_store.queues.queues import Queues
 from duetime_store.reading.reader import Reader
-from duetime_store.reading.turns import Turns
+from duetime_store.reading.turns import ScanTurns
 from duetime_store.writing.ended import UnsureEnd
 from duetime_store.writing.indexed import IndexedJournals
-from duetime_store.writing.staging import Outcome
+from duetime_store.writing.staging import PutOutcome
 
 
-class EndNames:
+class EndNamer:
     """See the module. Reads only durable ends."""
 
     def __init__(
-        self, queues: Queues, log: CommitLog, indexed: IndexedJournals, reader: Reader, finder: Finder, turns: Turns
+        self,
+        queues: Queues,
+        log: CommitLog,
+        indexed: IndexedJournals,
+        reader: Reader,
+        finder: MessageFinder,
+        turns: ScanTurns,
     ) -> None:
         self._queues = queues
         self._log = log
@@ -33,7 +39,7 @@ class EndNames:
         self._finder = finder
         self._turns = turns
 
-    async def complete(self, outcome: Outcome) -> None:
+    async def complete(self, outcome: PutOutcome) -> None:
         """Names the ends in a durable outcome."""
         unsure = {index: one for index, one in outcome.errors.items() if isinstance(one, UnsureEnd)}
         if unsure:

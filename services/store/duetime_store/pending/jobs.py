@@ -12,21 +12,21 @@ from duetime_format.limits import BODY_BYTES_MAX, REQUEST_ID_CHARS_MAX
 from duetime_format.names import TIMER_TOPIC
 from duetime_format.properties import as_text, value_of
 from duetime_format.record import Record
-from duetime_format.replacing import Asked, asked_by
+from duetime_format.replacing import RequestedDueTime, asked_by
 
 from duetime_store.log.intake import Intake, parse
 from duetime_store.pending.keys import Name
-from duetime_store.pending.targets import Target
+from duetime_store.pending.targets import PendingTarget
 
 _KEYS, _UNIQ_KEY, _REAL_TOPIC = (name.encode() for name in (record.KEYS, record.UNIQ_KEY, record.REAL_TOPIC))
 
 
 @dataclass(slots=True)
-class Rescheduling:
+class RescheduleJob:
     """A message's own record with another due time, and another body if one is given."""
 
-    target: Target
-    asked: Asked
+    target: PendingTarget
+    asked: RequestedDueTime
     body: bytes | None
     # The caller's name for it; empty: none.
     request_id: str
@@ -40,14 +40,14 @@ class Rescheduling:
 
 
 @dataclass(slots=True)
-class Upserting:
+class UpsertJob:
     """A message that replaces the pending one of its name."""
 
     name: Name
     message_id: str
     record: Record
     intake: Intake
-    asked: Asked
+    asked: RequestedDueTime
     max_wait_ms: int
 
     @property
@@ -56,7 +56,7 @@ class Upserting:
         return self.name, self.message_id
 
 
-Job = Rescheduling | Upserting
+Job = RescheduleJob | UpsertJob
 
 
 def job_of(one: store_pb2.Replacement) -> Job:
@@ -68,7 +68,7 @@ def job_of(one: store_pb2.Replacement) -> Job:
     raise InvalidArgument([Violation("with", "neither record nor reschedule is set")])
 
 
-def _rescheduling(one: store_pb2.Replacement) -> Rescheduling:
+def _rescheduling(one: store_pb2.Replacement) -> RescheduleJob:
     asked, faults = one.reschedule, []
     if one.max_wait_ms:
         faults.append(Violation("max_wait_ms", "is only for a record"))
@@ -88,10 +88,12 @@ def _rescheduling(one: store_pb2.Replacement) -> Rescheduling:
     refuse(faults)
     ref: pending_pb2.PendingRef = one.message if one.HasField("message") else asked.message
     body = asked.body if asked.HasField("body") else None
-    return Rescheduling(Target.of(ref), Asked(value, asked.WhichOneof("due") == "delay_ms"), body, named)
+    return RescheduleJob(
+        PendingTarget.of(ref), RequestedDueTime(value, asked.WhichOneof("due") == "delay_ms"), body, named
+    )
 
 
-def _upserting(one: store_pb2.Replacement) -> Upserting:
+def _upserting(one: store_pb2.Replacement) -> UpsertJob:
     faults = []
     if one.HasField("message"):
         faults.append(Violation("message", "is only for reschedule; a record replaces by its topic and key"))
@@ -113,4 +115,4 @@ def _upserting(one: store_pb2.Replacement) -> Upserting:
         faults.append(Violation("record", "has no id, or no destination"))
     if faults or asked is None:
         raise InvalidArgument(faults)
-    return Upserting((topic, key), message_id, found, intake, asked, one.max_wait_ms)
+    return UpsertJob((topic, key), message_id, found, intake, asked, one.max_wait_ms)

@@ -16,9 +16,9 @@ from duetime_format.lanes import lane_of
 from duetime_format.names import TIMER_TOPIC
 from duetime_format.replacing import latest_of
 
-from duetime_store.finding.finder import Seen
-from duetime_store.finding.search import LogSearch, Wanted
-from duetime_store.reading.turns import LONG_S, Turns
+from duetime_store.finding.finder import FoundRecord
+from duetime_store.finding.search import LogSearch, SearchedWord
+from duetime_store.reading.turns import LONG_S, ScanTurns
 
 # Names whose newest message is remembered: some 10 MB.
 KNOWN_MAX = 32_768
@@ -36,7 +36,7 @@ class Upsert(NamedTuple):
     latest_due_at_ms: int
 
 
-class WantedKey(Wanted):
+class SearchedKey(SearchedWord):
     """A name to find."""
 
     def __init__(self, name: Name) -> None:
@@ -46,7 +46,7 @@ class WantedKey(Wanted):
         self._position = -1
         self.newest: Upsert | None = None
 
-    def take(self, seen: Seen) -> None:
+    def take(self, seen: FoundRecord) -> None:
         found = seen.record
         lane = lane_of(found.topic, found.queue)
         latest = latest_of(found.properties)
@@ -66,7 +66,7 @@ class WantedKey(Wanted):
 class UpsertKeys:
     """The newest message of each name. Belongs to the event loop's thread."""
 
-    def __init__(self, search: LogSearch, turns: Turns) -> None:
+    def __init__(self, search: LogSearch, turns: ScanTurns) -> None:
         self._search = search
         self._turns = turns
         self._known: OrderedDict[Name, Upsert | None] = OrderedDict()
@@ -77,7 +77,7 @@ class UpsertKeys:
         leaves less to the next one. Raises: as LogSearch.find."""
         missing = [name for name in dict.fromkeys(names) if not self.knows(name)]
         while missing:
-            wanted = [WantedKey(name) for name in missing]
+            wanted = [SearchedKey(name) for name in missing]
             with self._turns.walk() as walk:
                 await walk.begin()
                 count = await self._search.find(walk, wanted, LONG_S)

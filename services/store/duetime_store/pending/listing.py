@@ -23,17 +23,17 @@ from duetime_format import attempts as histories
 from duetime_format import limits, record
 from duetime_format.columns import SEVERAL_KEYS, values
 from duetime_format.errors import within
-from duetime_format.lanes import Place, is_timer_lane
+from duetime_format.lanes import LanePlace, is_timer_lane
 from duetime_format.names import is_group_topic
 from duetime_format.properties import as_text, decode_properties
 from duetime_format.units import FILLER_SIZE, Ints, Mask, Units
 
 from duetime_store.counting.ledger import Ledger
-from duetime_store.lanes.lane import PENDING, Lane, Rows
-from duetime_store.lanes.lanes import Lanes
+from duetime_store.lanes.lane import PENDING, PendingRows, ShardLane
+from duetime_store.lanes.lanes import ShardLanes
 from duetime_store.reading.messages import stored_message
 from duetime_store.reading.reader import Reader
-from duetime_store.reading.turns import Turns, Walk
+from duetime_store.reading.turns import ScanTurns, YieldingScan
 
 # Approximate number of entries that a page examines; then it ends, with its results and a token.
 LOOK_MAX = 65_536
@@ -77,11 +77,11 @@ class Spot(NamedTuple):
             raise InvalidArgument([Violation("page_token", f"has version {version}; this store reads {_VERSION}")])
         return cls(*spot)
 
-    def place_in(self, lane: int) -> Place:
+    def place_in(self, lane: int) -> LanePlace:
         """The place in a lane up to which all entries are before this spot."""
         if lane == self.lane:
-            return Place(self.due_at_ms, self.entry)
-        return Place(self.due_at_ms, _ENTRY_LAST if lane < self.lane else -1)
+            return LanePlace(self.due_at_ms, self.entry)
+        return LanePlace(self.due_at_ms, _ENTRY_LAST if lane < self.lane else -1)
 
 
 # After all entries.
@@ -92,13 +92,13 @@ _END = Spot(_TIME_END, 0, 0)
 class _Scan:
     """A lane, scanned up to `place`; `rows` are possible matches not given out yet."""
 
-    lane: Lane
-    place: Place
+    lane: ShardLane
+    place: LanePlace
     is_over: bool = False
     dues: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     entries: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     # All scanned rows, in order.
-    scanned: list[Rows] = field(default_factory=list)
+    scanned: list[PendingRows] = field(default_factory=list)
 
     @property
     def spot(self) -> Spot:
@@ -117,13 +117,13 @@ class _Scan:
         return sum(_count_to(place, rows.dues, rows.entries) for rows in self.scanned)
 
 
-def _count_to(place: Place, dues: Ints, entries: Ints) -> int:
+def _count_to(place: LanePlace, dues: Ints, entries: Ints) -> int:
     due_at_ms, entry = place
     return int(((dues < due_at_ms) | ((dues == due_at_ms) & (entries <= entry))).sum())
 
 
 @dataclass(slots=True)
-class _Wanted:
+class _ListFilter:
     """`topic`: its number, None: any. `crc`: of the key."""
 
     name: str
@@ -136,7 +136,7 @@ class _Wanted:
     def is_filtered(self) -> bool:
         return bool(self.name or self.key)
 
-    def may_match(self, rows: Rows) -> Mask:
+    def may_match(self, rows: PendingRows) -> Mask:
         """Possible matches by topics and keys of rows."""
         matching = np.ones(len(rows.entries), np.bool_)
         if self.topic is not None and rows.topics is not None:
@@ -152,7 +152,7 @@ class _Wanted:
 class PendingList:
     """Serves ListPending."""
 
-    def __init__(self, lanes: Lanes, ledger: Ledger, reader: Reader, turns: Turns) -> None:
+    def __init__(self, lanes: ShardLanes, ledger: Ledger, reader: Reader, turns: ScanTurns) -> None:
         self._lanes = lanes
         self._ledger = ledger
         self._reader = reader
@@ -162,7 +162,7 @@ class PendingList:
         """Raises:
         InvalidArgument: an impossible count or time, or an invalid token."""
         count, start, wanted = self._asked(request)
-        page = _Page(count, omit_bodies=request.omit_bodies, names_only=request.names_only)
+        page = _ListPage(count, omit_bodies=request.omit_bodies, names_only=request.names_only)
         scans = [_Scan(lane, start.place_in(lane.number)) for lane in self._lanes]
         if wanted.name and wanted.topic is None:
             return page.response
@@ -174,7 +174,7 @@ class PendingList:
         page.response.seen_count = sum(scan.count_to(end) for scan in scans)
         return page.response
 
-    def _asked(self, request: pending_pb2.ListPendingRequest) -> tuple[int, Spot, _Wanted]:
+    def _asked(self, request: pending_pb2.ListPendingRequest) -> tuple[int, Spot, _ListFilter]:
         asked = request.filter
         violations = within("max_count", request.max_count, 0, limits.PENDING_COUNT_MAX)
         before_ms = asked.due_before_ms or _TIME_END
@@ -184,10 +184,10 @@ class PendingList:
         refuse(violations)
         start = Spot.of(request.page_token) if request.page_token else Spot(-_TIME_END, 0, -1)
         topic = self._ledger.numbers.find(asked.topic.encode()) if asked.topic else None
-        wanted = _Wanted(asked.topic, topic, asked.key, zlib.crc32(asked.key.encode()), before_ms)
+        wanted = _ListFilter(asked.topic, topic, asked.key, zlib.crc32(asked.key.encode()), before_ms)
         return request.max_count or limits.PENDING_COUNT_DEFAULT, max(start, Spot(asked.due_from_ms, 0, -1)), wanted
 
-    async def _fill(self, page: "_Page", scans: list[_Scan], wanted: _Wanted, walk: Walk) -> None:
+    async def _fill(self, page: "_ListPage", scans: list[_Scan], wanted: _ListFilter, walk: YieldingScan) -> None:
         # Before all lanes were scanned no token is past the page's begin.
         unscanned = list(scans)
         while True:
@@ -212,7 +212,7 @@ class PendingList:
                 return
             await walk.turn_if_over()
 
-    def _scan_on(self, page: "_Page", scan: _Scan, wanted: _Wanted) -> None:
+    def _scan_on(self, page: "_ListPage", scan: _Scan, wanted: _ListFilter) -> None:
         reads = wanted.is_filtered and not is_timer_lane(scan.lane.number)
         chunk = (
             _CHUNK_RECORDS if reads else _CHUNK_ROWS if wanted.is_filtered else min(page.left_count + 1, _CHUNK_ROWS)
@@ -223,18 +223,18 @@ class PendingList:
             units = scan.lane.units(rows.entries)
             fit = _fitting(units)
             scan.is_over = scan.is_over and fit == len(units)
-            rows = Rows(rows.entries[:fit], rows.dues[:fit], None, None)
+            rows = PendingRows(rows.entries[:fit], rows.dues[:fit], None, None)
             matching = self._read_matches(scan.lane, rows, units[:fit], wanted)
         else:
             matching = wanted.may_match(rows)
         page.looked_count += len(rows.entries)
         scan.scanned.append(rows)
         if len(rows.entries):
-            scan.place = Place(int(rows.dues[-1]), int(rows.entries[-1]))
+            scan.place = LanePlace(int(rows.dues[-1]), int(rows.entries[-1]))
         scan.dues = np.concatenate((scan.dues, rows.dues[matching]))
         scan.entries = np.concatenate((scan.entries, rows.entries[matching]))
 
-    def _read_matches(self, lane: Lane, rows: Rows, units: Units, wanted: _Wanted) -> Mask:
+    def _read_matches(self, lane: ShardLane, rows: PendingRows, units: Units, wanted: _ListFilter) -> Mask:
         """Matches by the records."""
         records, sizes, _, _ = self._reader.read(lane.queue, rows.entries, units)
         topics, keys = values(records, sizes, _NAMES)
@@ -245,7 +245,7 @@ class PendingList:
         ]
         return np.array(matching, np.bool_)
 
-    async def _give(self, page: "_Page", spots: Sequence[Spot], wanted: _Wanted, walk: Walk) -> bool:
+    async def _give(self, page: "_ListPage", spots: Sequence[Spot], wanted: _ListFilter, walk: YieldingScan) -> bool:
         """Adds messages of one lane. Returns whether the page has room for more."""
         lane, at = self._lanes[spots[0].lane], 0
         while at < len(spots):
@@ -271,7 +271,7 @@ def _fitting(units: Units) -> int:
     return max(int(np.searchsorted(sizes.cumsum(), _READ_BYTES, "right")), min(len(units), 1))
 
 
-class _Page:
+class _ListPage:
     """An answer being filled."""
 
     def __init__(self, count: int, *, omit_bodies: bool, names_only: bool) -> None:
@@ -287,7 +287,7 @@ class _Page:
     def left_count(self) -> int:
         return self._count - len(self.response.messages)
 
-    def add(self, spot: Spot, found: PendingMessage, wanted: _Wanted) -> bool:
+    def add(self, spot: Spot, found: PendingMessage, wanted: _ListFilter) -> bool:
         """Adds a message if it matches. False: the page is full, and it was not added."""
         if wanted.matches(found.message.topic, found.message.keys):
             if self._omit_bodies:

@@ -19,24 +19,24 @@ from duetime_core.errors import DataLoss, DueTimeError, IdReused, InvalidArgumen
 from duetime_core.rpc.calls import fault_of
 from duetime_format import record
 from duetime_format.columns import entry_of
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.lanes import is_timer_lane, lane_of, place_of
 from duetime_format.limits import REPLACE_COUNT_MAX
 from duetime_format.names import HALF_TOPIC
 from duetime_format.properties import decode_properties
 from duetime_format.record import Record
-from duetime_format.replacing import LATEST_MAX, Asked, asked_by, latest_of, replacing, request_of, with_body
+from duetime_format.replacing import LATEST_MAX, RequestedDueTime, asked_by, latest_of, replacing, request_of, with_body
 from duetime_format.units import due_of
 
-from duetime_store.lanes.lane import PENDING, RESTORED, Lane
+from duetime_store.lanes.lane import PENDING, RESTORED, ShardLane
 from duetime_store.metrics import StoreMetrics
-from duetime_store.pending.endnames import EndNames
-from duetime_store.pending.jobs import Job, Rescheduling, Upserting, job_of
+from duetime_store.pending.endnames import EndNamer
+from duetime_store.pending.jobs import Job, RescheduleJob, UpsertJob, job_of
 from duetime_store.pending.keys import Name, Upsert, UpsertKeys
 from duetime_store.pending.sent import is_same_send
-from duetime_store.pending.targets import ROUNDS_MAX, Fate, Place, Targets, contended
-from duetime_store.reading.turns import Turns
-from duetime_store.writing.ended import Ended, UnsureEnd
+from duetime_store.pending.targets import ROUNDS_MAX, Fate, PendingTargets, Place, contended
+from duetime_store.reading.turns import ScanTurns
+from duetime_store.writing.ended import EndedEntry, UnsureEnd
 from duetime_store.writing.ends import replace, state_of
 from duetime_store.writing.flusher import Flusher
 from duetime_store.writing.repeats import prepared_before
@@ -55,18 +55,18 @@ CHAIN_MAX = 256
 _HALF_TOPIC = HALF_TOPIC.encode()
 
 
-class Replacing:
+class MessageReplacer:
     """Serves Replace."""
 
     def __init__(
         self,
         store: Store,
-        targets: Targets,
+        targets: PendingTargets,
         keys: UpsertKeys,
         flusher: Flusher,
-        turns: Turns,
+        turns: ScanTurns,
         metrics: StoreMetrics,
-        end_names: EndNames,
+        end_names: EndNamer,
     ) -> None:
         self._store = store
         self._lanes = store.lanes
@@ -96,12 +96,12 @@ class Replacing:
                 jobs.append(job_of(one))
             except InvalidArgument as error:
                 jobs.append(Result(fault=fault_of(error)))
-        await self._targets.find([job.target for job in jobs if isinstance(job, Rescheduling)])
+        await self._targets.find([job.target for job in jobs if isinstance(job, RescheduleJob)])
         try:
-            await self._keys.learn([job.name for job in jobs if isinstance(job, Upserting)])
+            await self._keys.learn([job.name for job in jobs if isinstance(job, UpsertJob)])
         except DueTimeError as error:
             failed = Result(fault=fault_of(error))
-            jobs = [failed if isinstance(job, Upserting) else job for job in jobs]
+            jobs = [failed if isinstance(job, UpsertJob) else job for job in jobs]
         results = await self._work_all(jobs)
         await self._flusher.durable()
         self._count(request.replacements, results)
@@ -175,19 +175,19 @@ class Replacing:
 
     def _try(self, job: Job) -> Result | None:
         """The result. None: a lookup has to come first (again)."""
-        return self._reschedule(job) if isinstance(job, Rescheduling) else self._upsert(job)
+        return self._reschedule(job) if isinstance(job, RescheduleJob) else self._upsert(job)
 
     async def _look_again(self, jobs: Sequence[Job]) -> None:
-        """Raises: as UpsertKeys.learn and Targets.find."""
-        upserts = [job for job in jobs if isinstance(job, Upserting)]
-        targets = [job.target for job in jobs if isinstance(job, Rescheduling)]
+        """Raises: as UpsertKeys.learn and PendingTargets.find."""
+        upserts = [job for job in jobs if isinstance(job, UpsertJob)]
+        targets = [job.target for job in jobs if isinstance(job, RescheduleJob)]
         if targets or any(self._keys.knows(job.name) for job in upserts):
             # The repeated or replaced record is staged, and can be found once it is published.
             await self._flusher.durable()
         if upserts:
             await self._keys.learn([job.name for job in upserts])
         for job in jobs:
-            if isinstance(job, Rescheduling):
+            if isinstance(job, RescheduleJob):
                 job.target.forget()
                 job.rounds += 1
         if targets:
@@ -195,7 +195,7 @@ class Replacing:
 
     # --- reschedules ------------------------------------------------------------------------------------------------
 
-    def _reschedule(self, job: Rescheduling) -> Result | None:
+    def _reschedule(self, job: RescheduleJob) -> Result | None:
         target = job.target
         if target.error is not None:
             raise target.error
@@ -209,7 +209,7 @@ class Replacing:
             return done or Result(status=ALREADY_FIRED if verdict.fate is Fate.FIRED else NOT_FOUND)
         return self._give_due(job, verdict.lane, verdict.entry)
 
-    def _give_due(self, job: Rescheduling, lane: Lane, entry: int) -> Result:
+    def _give_due(self, job: RescheduleJob, lane: ShardLane, entry: int) -> Result:
         known = self._read(lane, entry)
         if job.request_id and request_of(known.properties) == job.request_id:
             return _again(lane.number, entry, self._due_at_ms(lane.number, entry), job.asked)
@@ -224,16 +224,18 @@ class Replacing:
         name = properties.get(record.REAL_TOPIC, ""), properties.get(record.KEYS, "")
         return self._put(found, job.asked, (lane.number, entry), latest, name, job.request_id)
 
-    def hasten(self, lane: Lane, entry: int) -> message_pb2.Fault | None:
+    def hasten(self, lane: ShardLane, entry: int) -> message_pb2.Fault | None:
         """Stages the record of a pending entry once more, due now. Returns the fault if it can't; None: it is
         staged."""
         try:
-            result = self._put(self._read(lane, entry), Asked(0, is_delay=True), (lane.number, entry), None, ("", ""))
+            result = self._put(
+                self._read(lane, entry), RequestedDueTime(0, is_delay=True), (lane.number, entry), None, ("", "")
+            )
         except DueTimeError as error:
             return fault_of(error)
         return result.fault if result.HasField("fault") else None
 
-    def _done_before(self, job: Rescheduling) -> Result | None:
+    def _done_before(self, job: RescheduleJob) -> Result | None:
         """The answer to a reschedule that was carried out before, and has been restored since; None: it is a new
         one."""
         for copy in job.target.copies or () if job.request_id else ():
@@ -247,16 +249,16 @@ class Replacing:
                 return _again(copy.lane, copy.entry, self._due_at_ms(copy.lane, copy.entry), job.asked)
         return None
 
-    def _read(self, lane: Lane, entry: int) -> Record:
+    def _read(self, lane: ShardLane, entry: int) -> Record:
         position, size, _ = lane.units(np.array([entry]))[0].item()
         try:
             return record.decode(self._store.read_record(position, size))
-        except Damaged as error:
+        except DamagedBytes as error:
             raise DataLoss(f"entry {entry} of lane {lane.number} can't be read: {error.text}") from error
 
     # --- upserts ----------------------------------------------------------------------------------------------------
 
-    def _upsert(self, job: Upserting) -> Result | None:
+    def _upsert(self, job: UpsertJob) -> Result | None:
         if not self._keys.knows(job.name):
             return None
         old = self._keys.newest(job.name)
@@ -277,7 +279,7 @@ class Replacing:
             now_ms + job.max_wait_ms if job.max_wait_ms else LATEST_MAX,
             LATEST_MAX if old is None else old.latest_due_at_ms,
         )
-        asked = job.asked if job.asked.due_at_ms(now_ms) <= latest else Asked(latest, is_delay=False)
+        asked = job.asked if job.asked.due_at_ms(now_ms) <= latest else RequestedDueTime(latest, is_delay=False)
         place = None if old is None else (old.lane, old.entry)
         result = self._put(job.record, asked, place, latest, job.name)
         if not result.HasField("fault"):
@@ -285,7 +287,7 @@ class Replacing:
             result.replaced_id = "" if old is None else old.message_id
         return result
 
-    def _repeated(self, first: FirstCopy, job: Upserting) -> Result | None:
+    def _repeated(self, first: FirstCopy, job: UpsertJob) -> Result | None:
         """The answer to an upsert whose topic and id are known by this record."""
         ended = self._store.repeats.ends.of(first)
         if ended is not None:
@@ -296,10 +298,10 @@ class Replacing:
             raise IdReused(*job.name, job.message_id)
         return self._upserted_before(first.lane, first.queue_offset, job)
 
-    def _repeated_after_replacement(self, job: Job | Result, ended: Ended, named: MessageEnded) -> Result | None:
+    def _repeated_after_replacement(self, job: Job | Result, ended: EndedEntry, named: MessageEnded) -> Result | None:
         """The first answer, for a repeat of a send whose message was since replaced. None: another send with that id,
         or the message was cancelled. One send has one content and one time of birth."""
-        if not isinstance(job, Upserting) or named.metadata["end"] != "REPLACED":
+        if not isinstance(job, UpsertJob) or named.metadata["end"] != "REPLACED":
             return None
         try:
             sent, replaced = self._as_sent(ended.lane, ended.entry)
@@ -310,12 +312,12 @@ class Replacing:
             return None
         return self._first_answer(ended.lane, ended.entry, job, replaced)
 
-    def _first_answer(self, lane: int, entry: int, job: Upserting, replaced: Record | None) -> Result:
+    def _first_answer(self, lane: int, entry: int, job: UpsertJob, replaced: Record | None) -> Result:
         result = _again(lane, entry, self._due_at_ms(lane, entry), job.asked)
         result.replaced_id = "" if replaced is None else _id_of(replaced)
         return result
 
-    def _upserted_before(self, lane: int, entry: int, job: Upserting) -> Result | None:
+    def _upserted_before(self, lane: int, entry: int, job: UpsertJob) -> Result | None:
         """The answer to a repeated upsert; None: its record is staged, and can be read once it is published.
 
         Raises:
@@ -355,7 +357,7 @@ class Replacing:
     def _put(
         self,
         found: Record,
-        asked: Asked,
+        asked: RequestedDueTime,
         place: Place | None,
         latest: int | None,
         name: Name,
@@ -417,7 +419,7 @@ def _id_of(found: Record) -> str:
     return decode_properties(found.properties).get(record.UNIQ_KEY, "")
 
 
-def _again(lane: int, entry: int, due_at_ms: int, asked: Asked) -> Result:
+def _again(lane: int, entry: int, due_at_ms: int, asked: RequestedDueTime) -> Result:
     """The answer to a replacement that was carried out before."""
     was_past = not asked.is_delay and asked.value < due_at_ms
     return Result(status=RESCHEDULED, lane=lane, entry=entry, due_at_ms=due_at_ms, was_past=was_past, duplicate=True)

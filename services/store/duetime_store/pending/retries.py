@@ -9,30 +9,30 @@ from duetime.v1 import store_pb2
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_format import limits
 
-from duetime_store.files.gate import Gate
+from duetime_store.files.gate import WriteGate
 from duetime_store.groups.offsets import check_group
-from duetime_store.groups.retries import Waiting, WaitingRetries
+from duetime_store.groups.retries import WaitingCopies, WaitingRetries
 from duetime_store.lanes.alarm import ShardClock
 from duetime_store.lanes.lane import PENDING
-from duetime_store.lanes.lanes import Lanes
-from duetime_store.pending.replacing import Replacing
-from duetime_store.reading.turns import Turns
+from duetime_store.lanes.lanes import ShardLanes
+from duetime_store.pending.replacing import MessageReplacer
+from duetime_store.reading.turns import ScanTurns
 from duetime_store.writing.ends import state_of
 from duetime_store.writing.flusher import Flusher
 
 
-class RetryEnding:
+class RetryResolver:
     """Serves EndRetries."""
 
     def __init__(
         self,
-        lanes: Lanes,
-        gate: Gate,
+        lanes: ShardLanes,
+        gate: WriteGate,
         clock: ShardClock,
         retries: WaitingRetries,
-        replacing: Replacing,
+        replacing: MessageReplacer,
         flusher: Flusher,
-        turns: Turns,
+        turns: ScanTurns,
     ) -> None:
         self._lanes = lanes
         self._gate = gate
@@ -62,7 +62,7 @@ class RetryEnding:
         response.gone_count = count - response.ended_count - failed
         return response
 
-    async def _hasten(self, found: Sequence[Waiting], response: store_pb2.EndStoredRetriesResponse) -> int:
+    async def _hasten(self, found: Sequence[WaitingCopies], response: store_pb2.EndStoredRetriesResponse) -> int:
         """Stages records that replace them and are due now. Returns the number of failures."""
         self._gate.check_send()
         failed = 0

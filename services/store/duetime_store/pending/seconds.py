@@ -1,10 +1,10 @@
 """Counts a lane's pending entries by second, while entries come and leave: few by their rows, many by ranks."""
 
 import numpy as np
-from duetime_format.lanes import Place
+from duetime_format.lanes import LanePlace
 from duetime_format.units import Ints
 
-from duetime_store.lanes.lane import Lane
+from duetime_store.lanes.lane import ShardLane
 
 SECOND_MS = 1_000
 # Seconds counted in one piece of a step; a rank costs up to half a millisecond.
@@ -16,7 +16,7 @@ _ROWS_MAX = 2_048
 class Seconds:
     """The entries that fall due in [start_ms, stop_ms), whole seconds. Counts.begin registers it for changes."""
 
-    def __init__(self, lane: Lane, start_ms: int, stop_ms: int) -> None:
+    def __init__(self, lane: ShardLane, start_ms: int, stop_ms: int) -> None:
         self.lane = lane.number
         self.counts = np.zeros((stop_ms - start_ms) // SECOND_MS, np.int64)
         self._lane = lane
@@ -49,7 +49,7 @@ class Seconds:
     def _look(self, first: int, stop: int, count: int) -> None:
         if count:
             start_ms, stop_ms = (self._start_ms + second * SECOND_MS for second in (first, stop))
-            dues = self._lane.scan(Place(start_ms, -1), stop_ms, count + 1).dues
+            dues = self._lane.scan(LanePlace(start_ms, -1), stop_ms, count + 1).dues
             self.counts[first:stop] = np.bincount((dues - start_ms) // SECOND_MS, minlength=stop - first)
 
     def change(self, entries: Ints, dues: Ints, topics: Ints, by: int) -> None:

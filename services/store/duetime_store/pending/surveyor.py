@@ -6,11 +6,11 @@ All of it runs in turns (reading/turns.py), so no other call waits for it.
 import structlog
 
 from duetime_store.counting.ledger import LOOK_ENTRIES, Ledger
-from duetime_store.counting.survey import Survey
+from duetime_store.counting.survey import LaneSurvey
 from duetime_store.lanes.alarm import ShardClock
-from duetime_store.lanes.lane import Lane
-from duetime_store.lanes.lanes import Lanes
-from duetime_store.reading.turns import Turns, Walk
+from duetime_store.lanes.lane import ShardLane
+from duetime_store.lanes.lanes import ShardLanes
+from duetime_store.reading.turns import ScanTurns, YieldingScan
 
 log = structlog.get_logger()
 
@@ -21,7 +21,7 @@ PERIOD_MS = 1_000
 class Surveyor:
     """The loop."""
 
-    def __init__(self, lanes: Lanes, ledger: Ledger, clock: ShardClock, turns: Turns) -> None:
+    def __init__(self, lanes: ShardLanes, ledger: Ledger, clock: ShardClock, turns: ScanTurns) -> None:
         self._lanes = lanes
         self._ledger = ledger
         self._counts = ledger.counts
@@ -44,20 +44,20 @@ class Surveyor:
         for number in sorted(counts.suspects):
             await self._recount(self._lanes[number])
         while (span := counts.to_refine(self._clock.now_ms())) is not None:
-            survey = Survey(*span)
+            survey = LaneSurvey(*span)
             await self.survey(self._lanes[span.lane], survey)
             counts.refine(span, survey)
             if span.lane in counts.suspects:
                 log.error("counts of a span do not add up", lane=span.lane, start_ms=span.start_ms)
                 break
 
-    async def _recount(self, lane: Lane) -> None:
+    async def _recount(self, lane: ShardLane) -> None:
         survey = self._counts.whole(lane.number)
         await self.survey(lane, survey)
         self._counts.replace(survey)
         log.info("pending messages counted", lane=lane.number, count=self._counts.totals[lane.number])
 
-    async def survey(self, lane: Lane, survey: Survey) -> None:
+    async def survey(self, lane: ShardLane, survey: LaneSurvey) -> None:
         """Scans the lane. On return the survey is of this very moment, and stays so until Counts.end."""
         self._counts.begin(survey)
         try:
@@ -69,7 +69,7 @@ class Surveyor:
             self._counts.end(survey)
             raise
 
-    def _step(self, lane: Lane, survey: Survey, walk: Walk) -> bool:
+    def _step(self, lane: ShardLane, survey: LaneSurvey, walk: YieldingScan) -> bool:
         """Reads entries until the step is over. Returns whether there are no more."""
         while True:
             rows = lane.scan(survey.place, survey.stop_ms, LOOK_ENTRIES)

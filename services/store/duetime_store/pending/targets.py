@@ -27,14 +27,14 @@ from duetime_format.texts import shown
 from duetime_format.units import FILLER_SIZE, Ints, Units, are_ended, dues_of, spans
 
 from duetime_store.finding.destinations import destination_of
-from duetime_store.finding.finder import Seen
-from duetime_store.finding.search import LogSearch, Wanted
-from duetime_store.lanes.lane import CANCELLED, PENDING, RESTORED, Lane
-from duetime_store.lanes.lanes import Lanes
+from duetime_store.finding.finder import FoundRecord
+from duetime_store.finding.search import LogSearch, SearchedWord
+from duetime_store.lanes.lane import CANCELLED, PENDING, RESTORED, ShardLane
+from duetime_store.lanes.lanes import ShardLanes
 from duetime_store.log.commitlog import CommitLog
 from duetime_store.queues.deletions import Deletions
-from duetime_store.reading.gather import Expected, gather
-from duetime_store.reading.turns import Turns, Walk
+from duetime_store.reading.gather import ExpectedRecords, gather
+from duetime_store.reading.turns import ScanTurns, YieldingScan
 from duetime_store.writing.ends import state_of
 
 # Maximum lookups of messages that other calls keep replacing.
@@ -52,7 +52,7 @@ Names = tuple[bytes | None, bytes | None, bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class MessageCopy:
     """A record of a message. `lane`: the number of its lane; 0: it is in a topic."""
 
     lane: int
@@ -63,30 +63,30 @@ class Copy:
     is_system: bool = False
 
     @classmethod
-    def of(cls, lane: int, entry: int, destination: str) -> "Copy":
+    def of(cls, lane: int, entry: int, destination: str) -> "MessageCopy":
         is_retry = destination.startswith(RETRY_PREFIX)
         return cls(lane, entry, is_retry, lane > 0 and not is_retry and is_system_topic(destination))
 
 
-class WantedId(Wanted):
+class SearchedId(SearchedWord):
     """A message searched for by its id. `topic`: its destination; empty: any."""
 
-    def __init__(self, lanes: Lanes, deletions: Deletions, message_id: str, topic: str) -> None:
+    def __init__(self, lanes: ShardLanes, deletions: Deletions, message_id: str, topic: str) -> None:
         super().__init__(message_id, _LANE_TOPICS)
         self._lanes = lanes
         self._deletions = deletions
         self._topic = topic
         # Keys are store time, then log position.
-        self._found: dict[tuple[int, int], Copy] = {}
+        self._found: dict[tuple[int, int], MessageCopy] = {}
         # Destinations of its records, except topics deleted since.
         self.topics: set[str] = set()
 
     @property
-    def copies(self) -> list[Copy]:
+    def copies(self) -> list[MessageCopy]:
         """Newest first."""
         return [copy for _, copy in sorted(self._found.items(), reverse=True)]
 
-    def take(self, seen: Seen) -> None:
+    def take(self, seen: FoundRecord) -> None:
         found = seen.record
         origin = seen.properties.get(record.RETRY_TOPIC, "")
         if seen.id != self.word or self._topic not in ("", found.topic, seen.real_topic, origin):
@@ -97,7 +97,7 @@ class WantedId(Wanted):
             # An uncommitted message is neither pending nor in its topic.
             return
         lane = lane_of(found.topic, found.queue) or 0
-        copy = Copy.of(lane, found.queue_offset, seen.real_topic)
+        copy = MessageCopy.of(lane, found.queue_offset, seen.real_topic)
         # Records that retention appended again are known.
         if not lane or copy not in self._found.values():
             self._found[found.stored_at_ms, found.position] = copy
@@ -132,23 +132,23 @@ class Fate(enum.Enum):
 _WEIGHT = (Fate.UNCLEAR, Fate.FIRED, Fate.CANCELLED)
 
 
-class Verdict(NamedTuple):
+class TargetVerdict(NamedTuple):
     """`lane` and `entry` of a pending message."""
 
     fate: Fate
-    lane: Lane | None = None
+    lane: ShardLane | None = None
     entry: int = -1
 
 
 @dataclass(slots=True)
-class Target:
+class PendingTarget:
     """A message that a call names. Its `copies` are known after a search; `error`: its state is unknown."""
 
     message_id: str
     topic: str
     lane: int
     entry: int
-    copies: list[Copy] | None = None
+    copies: list[MessageCopy] | None = None
     # Due time of the entry at the given place, if the record there is its own.
     due_at_ms: int | None = None
     # The place is missing, another message's, or that of an ended entry: maybe another record replaces it.
@@ -159,7 +159,7 @@ class Target:
     # Topics that have a message with the id, known after a search.
     topics: Sequence[str] = ()
 
-    def take(self, copies: list[Copy]) -> None:
+    def take(self, copies: list[MessageCopy]) -> None:
         """Sets its records."""
         self.copies = copies
         if copies and all(copy.is_system for copy in copies):
@@ -171,7 +171,7 @@ class Target:
         self.copies, self.due_at_ms, self.is_unclear, self.is_sought = None, None, True, False
 
     @classmethod
-    def of(cls, ref: pending_pb2.PendingRef) -> "Target":
+    def of(cls, ref: pending_pb2.PendingRef) -> "PendingTarget":
         """An invalid reference has an `error`."""
         target = cls(ref.message_id, ref.topic, ref.lane, ref.entry)
         faults = []
@@ -187,15 +187,17 @@ class Target:
         return target
 
 
-def contended(target: Target) -> DueTimeError:
+def contended(target: PendingTarget) -> DueTimeError:
     """The error for a message that other calls keep replacing."""
     return Unavailable(f"other calls keep replacing message {shown(target.message_id)}", reason="CONTENDED")
 
 
-class Targets:
+class PendingTargets:
     """Finds targets. Reads only published records."""
 
-    def __init__(self, log: CommitLog, lanes: Lanes, deletions: Deletions, search: LogSearch, turns: Turns) -> None:
+    def __init__(
+        self, log: CommitLog, lanes: ShardLanes, deletions: Deletions, search: LogSearch, turns: ScanTurns
+    ) -> None:
         # Entries that a staged record replaces; that record can't be found yet.
         self.replacing: set[Place] = set()
         self._log = log
@@ -204,7 +206,7 @@ class Targets:
         self._search = search
         self._turns = turns
 
-    async def find(self, targets: Sequence[Target]) -> None:
+    async def find(self, targets: Sequence[PendingTarget]) -> None:
         """Looks the targets up. On return `judge` covers all published records, until the caller awaits something."""
         with self._turns.walk() as walk:
             walk.start_freely()
@@ -215,9 +217,9 @@ class Targets:
                 await walk.begin()
                 await self._seek(walk, sought)
 
-    async def _find_places(self, walk: Walk, targets: Sequence[Target]) -> None:
+    async def _find_places(self, walk: YieldingScan, targets: Sequence[PendingTarget]) -> None:
         """Reads the records of given places, like any other call: it only yields now and then."""
-        by_lane: dict[int, list[Target]] = {}
+        by_lane: dict[int, list[PendingTarget]] = {}
         for one in targets:
             by_lane.setdefault(one.lane, []).append(one)
         for number, own in by_lane.items():
@@ -236,7 +238,7 @@ class Targets:
                 if walk.is_over:
                     await walk.breathe()
 
-    def _read_places(self, lane: Lane, targets: Sequence[Target], entries: Ints, units: Units) -> None:
+    def _read_places(self, lane: ShardLane, targets: Sequence[PendingTarget], entries: Ints, units: Units) -> None:
         """Gives a copy to those whose entry's record is theirs."""
         dues, ended = dues_of(units["tags"]).tolist(), are_ended(units["tags"]).tolist()
         for index, (message_id, topic, origin) in self._read_names(lane, entries, units):
@@ -245,23 +247,23 @@ class Targets:
                 continue
             if target.topic and target.topic.encode() not in (topic, origin):
                 continue
-            target.take([Copy.of(lane.number, target.entry, as_text(topic or b""))])
+            target.take([MessageCopy.of(lane.number, target.entry, as_text(topic or b""))])
             target.topic = target.topic or as_text(origin or topic or b"")
             target.due_at_ms, target.is_unclear = dues[index], ended[index]
 
-    def _read_names(self, lane: Lane, entries: Ints, units: Units) -> Iterator[tuple[int, Names]]:
+    def _read_names(self, lane: ShardLane, entries: Ints, units: Units) -> Iterator[tuple[int, Names]]:
         """Index and names of the plainly readable records."""
         topic, number, done = lane.queue.topic.encode(), lane.queue.queue, 0
         while done < len(units):
-            records, count = gather(self._log, units[done:], Expected(topic, number, entries[done:]))
+            records, count = gather(self._log, units[done:], ExpectedRecords(topic, number, entries[done:]))
             if count:
                 columns = values(records, units["size"][done : done + count].tolist(), _NAMES)
                 yield from enumerate(zip(*columns, strict=True), done)
             # Skips a damaged record, or one with a damaged unit: the index may find it.
             done += count or 1
 
-    async def _seek(self, walk: Walk, targets: Sequence[Target]) -> None:
-        wanted = [WantedId(self._lanes, self._deletions, one.message_id, one.topic) for one in targets]
+    async def _seek(self, walk: YieldingScan, targets: Sequence[PendingTarget]) -> None:
+        wanted = [SearchedId(self._lanes, self._deletions, one.message_id, one.topic) for one in targets]
         try:
             await self._search.find(walk, wanted)
         except DueTimeError as error:
@@ -276,14 +278,14 @@ class Targets:
             target.take(one.copies)
             target.is_sought, target.due_at_ms = True, None
 
-    def judge(self, targets: Sequence[Target]) -> list[Verdict]:
+    def judge(self, targets: Sequence[PendingTarget]) -> list[TargetVerdict]:
         """The present fate of each target; the caller handles errors of targets."""
         states = self._states(targets)
         return [self._verdict(one, states) for one in targets]
 
-    def _verdict(self, target: Target, states: Mapping[Place, int]) -> Verdict:
+    def _verdict(self, target: PendingTarget, states: Mapping[Place, int]) -> TargetVerdict:
         if target.copies is None:
-            return Verdict(Fate.UNCLEAR)
+            return TargetVerdict(Fate.UNCLEAR)
         fates: set[Fate] = set()
         for copy in target.copies:
             if not copy.lane or copy.is_retry:
@@ -292,14 +294,14 @@ class Targets:
             place = copy.lane, copy.entry
             state = states[place]
             if state == PENDING:
-                return Verdict(Fate.PENDING, self._lanes[copy.lane], copy.entry)
+                return TargetVerdict(Fate.PENDING, self._lanes[copy.lane], copy.entry)
             if state == RESTORED:
                 fates.add(Fate.FIRED)
             elif state == CANCELLED:
                 fates.add(Fate.CANCELLED if target.is_sought and place not in self.replacing else Fate.UNCLEAR)
-        return Verdict(next((fate for fate in _WEIGHT if fate in fates), Fate.NOT_FOUND))
+        return TargetVerdict(next((fate for fate in _WEIGHT if fate in fates), Fate.NOT_FOUND))
 
-    def _states(self, targets: Sequence[Target]) -> dict[Place, int]:
+    def _states(self, targets: Sequence[PendingTarget]) -> dict[Place, int]:
         """The states of all entries that are copies of the targets."""
         by_lane: dict[int, list[int]] = {}
         for one in targets:

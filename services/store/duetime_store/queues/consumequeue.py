@@ -7,8 +7,8 @@ pre-sized and named by their first byte; units after the end are zero. A filler 
 of an offset whose record is missing.
 
 Units are written when their records are durable. If the disk rejects them then, or the publish would open too many
-files, they are late: readers get them from memory until another thread has written them (`Late`). A crash loses them,
-and recovery rebuilds them from the log.
+files, they are late: readers get them from memory until another thread has written them (`LateUnits`). A crash loses
+them, and recovery rebuilds them from the log.
 
 A queue costs its shard some hundred bytes of memory: QueueDisk has the state shared by all queues, and rarely needed
 state is made on demand.
@@ -22,12 +22,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from duetime_core.ondisk.rebuilding import Rebuilt, fillers_between, sorted_out
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.units import FILLER, FILLER_SIZE, UNIT, UNIT_TYPE, Ints, Mask, Units, due_of, joined
+from duetime_shard.rebuilding import RebuildResult, fillers_between, sorted_out
 
-from duetime_store.queues.queuedisk import Late, QueueDisk
-from duetime_store.queues.queuetable import Row
+from duetime_store.queues.queuedisk import LateUnits, QueueDisk
+from duetime_store.queues.queuetable import QueueTableRow
 from duetime_store.queues.scattered import read_scattered
 
 # Minimum units of new files (StoreSettings.queue_file_units).
@@ -87,10 +87,10 @@ class ConsumeQueue:
     def directory(self) -> Path:
         return self._shared.root / self.topic / str(self.queue)
 
-    def row(self) -> Row:
-        return Row(self.topic, self.queue, self.min_offset, self.max_offset, self.oldest)
+    def row(self) -> QueueTableRow:
+        return QueueTableRow(self.topic, self.queue, self.min_offset, self.max_offset, self.oldest)
 
-    def take(self, row: Row) -> None:
+    def take(self, row: QueueTableRow) -> None:
         """Takes the queue's state from the table of queues."""
         self.min_offset, self.oldest = row.min_offset, row.oldest
         self.max_offset = self.next_offset = row.max_offset
@@ -227,12 +227,12 @@ class ConsumeQueue:
         self._shared.late_bytes += len(units)
         self._shared.late_added.set()
 
-    def late_units(self) -> Late:
+    def late_units(self) -> LateUnits:
         """The units that wait in memory now."""
         assert self._late is not None
-        return Late(self, self.max_offset * UNIT.size - len(self._late), bytes(self._late))
+        return LateUnits(self, self.max_offset * UNIT.size - len(self._late), bytes(self._late))
 
-    def settle(self, late: Late) -> None:
+    def settle(self, late: LateUnits) -> None:
         """Notes that the units were written; those changed in the meantime stay late."""
         if self._late is not None and self._late.startswith(late.units):
             del self._late[: len(late.units)]
@@ -270,7 +270,7 @@ class ConsumeQueue:
         for listener in self.listeners:
             listener()
 
-    def rebuild(self, offsets: Ints, units: Units, possible: Mask) -> Rebuilt:
+    def rebuild(self, offsets: Ints, units: Units, possible: Mask) -> RebuildResult:
         """Recovery: adds units of records found in the log, in its order; only those that are `possible`."""
         rebuilt = sorted_out(offsets, possible, self.next_offset)
         added = offsets[rebuilt.added]

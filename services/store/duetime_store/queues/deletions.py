@@ -77,7 +77,7 @@ def load(value: Mapping[str, Any] | None) -> Deletions:
 
 
 class DeletionKeeper:
-    """Writes the file at checkpoints: see duetime_store.recovery.checkpointer.Keeper."""
+    """Writes the file at checkpoints: see duetime_store.recovery.checkpointer.CheckpointKeeper."""
 
     def __init__(self, deletions: Deletions, worker: FileWorker) -> None:
         self._deletions = deletions

@@ -20,7 +20,7 @@ from duetime_store.queues.queues import Queues
 _TOPIC = HALF_TOPIC.encode()
 
 
-class End(NamedTuple):
+class HalfOutcome(NamedTuple):
     """The end of a half message, and the log position of its record."""
 
     code: int
@@ -79,21 +79,21 @@ class HalfQueue:
         return tags
 
     @staticmethod
-    def ends(tags: Ints) -> list[End | None]:
+    def ends(tags: Ints) -> list[HalfOutcome | None]:
         """The ends of half messages, by their tagsCodes; None: they are open."""
         ended, (codes, positions) = are_ended(tags), ends_of(tags)
         return [
-            End(code, position) if is_ended else None
+            HalfOutcome(code, position) if is_ended else None
             for is_ended, code, position in zip(ended.tolist(), codes.tolist(), positions.tolist(), strict=True)
         ]
 
-    def end_at(self, offset: int) -> End | None:
+    def end_at(self, offset: int) -> HalfOutcome | None:
         """The end of a half message, including staged ones; None: it is open."""
         offsets = np.array([offset], np.int64)
         (end,) = self.ends(self.tags(offsets, self.units(offsets)))
         return end
 
-    def published(self, offset: int) -> tuple[int, int, End | None]:
+    def published(self, offset: int) -> tuple[int, int, HalfOutcome | None]:
         """Position and size of a half message, 0 if it does not exist, and its durable end."""
         units = self.units(np.array([offset], np.int64))
         position, size, _ = units[0].item()
@@ -128,7 +128,7 @@ class HalfQueue:
         """Takes back all staged ends."""
         self._staged.clear()
 
-    def mark(self, ends: Mapping[int, End]) -> None:
+    def mark(self, ends: Mapping[int, HalfOutcome]) -> None:
         """Recovery: marks half messages that have ended according to the log. One that was given up may have another
         end later."""
         queue = self.queue

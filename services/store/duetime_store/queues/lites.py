@@ -30,7 +30,7 @@ class LiteTopicsExhausted(Overloaded):
     retriable = False
 
 
-class LiteTopic:
+class LiteTopicIndex:
     """The places of one lite topic's messages. Many have one message, so a single place is kept as a number."""
 
     __slots__ = ("_places", "caller", "is_spread", "used")
@@ -106,7 +106,7 @@ class Lites:
     """All lite topics of a shard, by key (names.lite_key)."""
 
     def __init__(self, topics_max: int, metrics: StoreMetrics) -> None:
-        self._topics: dict[str, LiteTopic] = {}
+        self._topics: dict[str, LiteTopicIndex] = {}
         used, most = metrics.lites, metrics.lites_max
         self._seats = Seats(topics_max, "lite topics exist", error=LiteTopicsExhausted, used=used, most=most)
         self._left_out = metrics.lites_left_out
@@ -120,7 +120,7 @@ class Lites:
     def __iter__(self) -> Iterator[str]:
         return iter(self._topics)
 
-    def get(self, key: str) -> LiteTopic | None:
+    def get(self, key: str) -> LiteTopicIndex | None:
         return self._topics.get(key)
 
     def open(self, key: str, caller: str) -> None:
@@ -130,7 +130,7 @@ class Lites:
             found.used = self.round
             return
         self._seats.take(caller)
-        self._topics[key] = LiteTopic(caller, self.round)
+        self._topics[key] = LiteTopicIndex(caller, self.round)
 
     def add(self, key: str, queue: int, offset: int) -> bool:
         """Adds a message. Returns whether its lite topic is there: one that no caller has opened counts for nobody, up
@@ -141,12 +141,12 @@ class Lites:
                 self._left_out.inc()
                 return False
             self._seats.hold("")
-            found = self._topics[key] = LiteTopic("", self.round)
+            found = self._topics[key] = LiteTopicIndex("", self.round)
         found.add(queue, offset)
         found.used = self.round
         return True
 
-    def use(self, key: str) -> LiteTopic | None:
+    def use(self, key: str) -> LiteTopicIndex | None:
         """The lite topic, which is in use now."""
         found = self._topics.get(key)
         if found is not None:

@@ -24,7 +24,7 @@ from duetime_core.errors import Overloaded
 from duetime_store.files.disk import Disk
 from duetime_store.files.gate import NO_FILES
 from duetime_store.log.segment import file_name
-from duetime_store.queues.queuetable import Row
+from duetime_store.queues.queuetable import QueueTableRow
 
 # Maximum files opened by one publish; another thread writes units of further files.
 OPENS_AT_ONCE = 16
@@ -43,15 +43,15 @@ class FileQueue(Protocol):
     @property
     def directory(self) -> Path: ...
 
-    def row(self) -> Row: ...
+    def row(self) -> QueueTableRow: ...
 
-    def late_units(self) -> "Late": ...
+    def late_units(self) -> "LateUnits": ...
 
-    def settle(self, late: "Late") -> None: ...
+    def settle(self, late: "LateUnits") -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Late:
+class LateUnits:
     """A snapshot of the units of a queue that wait in memory."""
 
     queue: FileQueue
@@ -60,7 +60,7 @@ class Late:
 
 
 @dataclass(slots=True)
-class Written:
+class FlushWork:
     """Work for a flush after `write_units`."""
 
     folders: set[Path] = field(default_factory=set)
@@ -255,7 +255,7 @@ class QueueDisk:
         fds = {key: self._open[key] for key in dirty}
         return Flush(self.disk, self._whole, fds, folders, self.late_units(), whole)
 
-    def late_units(self, count: int | None = None) -> list[Late]:
+    def late_units(self, count: int | None = None) -> list[LateUnits]:
         """The late units of at most `count` queues."""
         return [queue.late_units() for queue in list(self.late)[:count]]
 
@@ -263,12 +263,12 @@ class QueueDisk:
     def syncs_whole(self) -> bool:
         return self._whole is not None
 
-    def settle(self, late: Iterable[Late]) -> None:
+    def settle(self, late: Iterable[LateUnits]) -> None:
         """Notes that the units are in their files."""
         for one in late:
             one.queue.settle(one)
 
-    def took(self, written: Written) -> None:
+    def took(self, written: FlushWork) -> None:
         """Notes that another thread has written units, which are to be flushed."""
         self.folders |= written.folders
         self.closed_unflushed |= written.closed_unflushed
@@ -295,9 +295,9 @@ class Flush:
     whole_fd: int | None
     fds: dict[tuple[FileQueue, int], int]
     folders: set[Path]
-    late: list[Late]
+    late: list[LateUnits]
     whole: bool
-    written: Written = field(default_factory=Written)
+    written: FlushWork = field(default_factory=FlushWork)
     # The writes are done: a failure from now on is one of a flush.
     is_running: bool = False
 
@@ -319,7 +319,7 @@ class Flush:
             self.disk.sync_directory(folder)
 
 
-def write_units(disk: Disk, late: Iterable[Late], written: Written, *, flush: bool) -> None:
+def write_units(disk: Disk, late: Iterable[LateUnits], written: FlushWork, *, flush: bool) -> None:
     """Writes late units into their files, from any thread. Raises: OSError: not all are written."""
     for one in late:
         at, view = one.at, memoryview(one.units)

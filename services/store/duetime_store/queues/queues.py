@@ -11,7 +11,7 @@ from duetime_store.files.disk import Disk
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.queues.deletions import Deletions
 from duetime_store.queues.queuedisk import QueueDisk
-from duetime_store.queues.topics import Topics
+from duetime_store.queues.topics import ShardTopics
 
 _DLQ = DLQ_PREFIX.encode()
 
@@ -24,7 +24,7 @@ class Queues:
         disk: Disk,
         root: Path,
         file_units: int,
-        topics: Topics,
+        topics: ShardTopics,
         files_max: int = 512,
         deletions: Deletions | None = None,
     ) -> None:

@@ -41,7 +41,7 @@ _FRESH_NS = 20_000_000
 _SPARE = 10_000
 
 
-class Row(NamedTuple):
+class QueueTableRow(NamedTuple):
     """One queue, as of a checkpoint."""
 
     topic: str
@@ -58,7 +58,7 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class QueueTableHead:
     """A block without its queues."""
 
     serial: int
@@ -69,17 +69,17 @@ class Head:
 
 
 @dataclass(slots=True)
-class Table:
+class QueueTable:
     """All queues as of a checkpoint. `end` is the end of its block in the file, `size` the size of the file."""
 
-    head: Head
-    rows: dict[tuple[str, int], Row]
+    head: QueueTableHead
+    rows: dict[tuple[str, int], QueueTableRow]
     end: int
     size: int
     row_count: int
 
 
-def encode(head: Head, rows: Iterable[Row]) -> bytes:
+def encode(head: QueueTableHead, rows: Iterable[QueueTableRow]) -> bytes:
     """The bytes of a block."""
     parts = []
     for topic, *numbers in rows:
@@ -90,7 +90,7 @@ def encode(head: Head, rows: Iterable[Row]) -> bytes:
     return _FRAME.pack(_MARK, zlib.crc32(body), _FRAME.size + len(body)) + body
 
 
-def blocks(data: bytes) -> Iterator[tuple[Head, int, int]]:
+def blocks(data: bytes) -> Iterator[tuple[QueueTableHead, int, int]]:
     """(head, begin, end) of each intact block, up to the first damaged one."""
     at = 0
     while at + _FRAME.size + _HEAD.size <= len(data):
@@ -99,28 +99,28 @@ def blocks(data: bytes) -> Iterator[tuple[Head, int, int]]:
         if mark != _MARK or size < _FRAME.size + _HEAD.size or at + size > len(data) or zlib.crc32(body) != crc:
             return
         serial, position, min_position, file_bytes, whole, _ = _HEAD.unpack_from(body)
-        yield Head(serial, position, min_position, file_bytes, bool(whole)), at, at + size
+        yield QueueTableHead(serial, position, min_position, file_bytes, bool(whole)), at, at + size
         at += size
 
 
-def rows_of(data: bytes, at: int) -> Iterator[Row]:
+def rows_of(data: bytes, at: int) -> Iterator[QueueTableRow]:
     """The rows of the block that begins at `at`."""
     count = _HEAD.unpack_from(data, at + _FRAME.size)[-1]
     at += _FRAME.size + _HEAD.size
     for _ in range(count):
         queue, low, high, oldest, changed_ns, length = _QUEUE.unpack_from(data, at)
         at += _QUEUE.size
-        yield Row(data[at : at + length].decode(), queue, low, high, oldest, changed_ns)
+        yield QueueTableRow(data[at : at + length].decode(), queue, low, high, oldest, changed_ns)
         at += length
 
 
-def read(path: Path, serial: int, position: int) -> Table | None:
+def read(path: Path, serial: int, position: int) -> QueueTable | None:
     """The table as of a checkpoint; None: the file has none."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         return None
-    table: Table | None = None
+    table: QueueTable | None = None
     for head, at, end in blocks(data):
         if head.serial > serial or (table is None and not head.whole):
             break
@@ -131,16 +131,16 @@ def read(path: Path, serial: int, position: int) -> Table | None:
         except (struct.error, UnicodeDecodeError):
             break
         known.update(added)
-        table = Table(head, known, end, len(data), before + len(added))
+        table = QueueTable(head, known, end, len(data), before + len(added))
     if table is None or (table.head.serial, table.head.position) != (serial, position):
         return None
     return table
 
 
-class TableFile:
+class QueueTableFile:
     """Writes the blocks. Blocking; belongs to the checkpoints' thread, but any thread may read `wants_all`."""
 
-    def __init__(self, disk: Disk, path: Path, queues: Path, table: Table | None = None) -> None:
+    def __init__(self, disk: Disk, path: Path, queues: Path, table: QueueTable | None = None) -> None:
         """`table`: as read at the start. Without one, or with more bytes after it, the file is rewritten."""
         self._disk = disk
         self._path = path
@@ -155,12 +155,12 @@ class TableFile:
         """Whether the next block must have all queues."""
         return not self._is_whole
 
-    def write(self, head: Head, rows: Iterable[Row]) -> None:
+    def write(self, head: QueueTableHead, rows: Iterable[QueueTableRow]) -> None:
         """Writes a block; durable on return. It counts only once its checkpoint is written. Raises: OSError."""
         block_rows = list(rows)
         is_whole, self._is_whole = self._is_whole, False
         if not is_whole:
-            whole = Head(head.serial, head.position, head.min_position, head.file_bytes, True)
+            whole = QueueTableHead(head.serial, head.position, head.min_position, head.file_bytes, True)
             self._replace(encode(whole, block_rows))
             self._row_count = self._queue_count = len(block_rows)
         else:
@@ -179,16 +179,16 @@ class TableFile:
         table = read(self._path, head.serial, head.position)
         self._is_whole = False
         if table is not None:
-            whole = Head(head.serial, head.position, head.min_position, head.file_bytes, True)
+            whole = QueueTableHead(head.serial, head.position, head.min_position, head.file_bytes, True)
             self._replace(encode(whole, table.rows.values()))
             self._row_count = self._queue_count = len(table.rows)
             self._is_whole = True
 
-    def with_times(self, rows: Iterable[Row], file_bytes: int) -> list[Row]:
+    def with_times(self, rows: Iterable[QueueTableRow], file_bytes: int) -> list[QueueTableRow]:
         """The rows with the times of their last files, which are on disk."""
         return [self._with_time(row, file_bytes) for row in rows]
 
-    def _with_time(self, row: Row, file_bytes: int) -> Row:
+    def _with_time(self, row: QueueTableRow, file_bytes: int) -> QueueTableRow:
         try:
             found = os.stat(f"{self._queues}/{row.last_file(file_bytes)}")
         except FileNotFoundError:
@@ -213,7 +213,7 @@ class TableFile:
         self._end = len(data)
 
 
-def is_unchanged(row: Row, file_bytes: int, queues: str) -> bool:
+def is_unchanged(row: QueueTableRow, file_bytes: int, queues: str) -> bool:
     """Whether the queue's last file has the size and time recorded in the row."""
     if not row.changed_ns:
         return False

@@ -1,7 +1,7 @@
 """The topics that a shard knows and their queue counts: limits, and storage on disk.
 
 topics.json is RocketMQ's file and holds all topics: the cost of replacing it for each new topic would grow with their
-number. New topics go as lines into a file of our own (duetime_core.ondisk.topics), with one flush for all waiting
+number. New topics go as lines into a file of our own (duetime_shard.topics), with one flush for all waiting
 calls; from time to time, and at a clean stop, that file is folded into topics.json.
 """
 
@@ -14,11 +14,11 @@ from types import MappingProxyType
 import structlog
 from duetime_core.clock import Clock
 from duetime_core.errors import DiskFull, DueTimeError, InvalidArgument, Overloaded, Unavailable, Violation, refuse
-from duetime_core.ondisk import topics as lines
 from duetime_format.errors import within
 from duetime_format.limits import QUEUE_COUNT_MAX, TOPIC_CHARS_MAX
 from duetime_format.names import is_group_topic, is_internal_topic, is_name, is_system_topic
 from duetime_format.texts import shown
+from duetime_shard import topics as lines
 
 from duetime_store.files import configs
 from duetime_store.files.gate import NO_FILES, NO_ROOM
@@ -37,14 +37,14 @@ _TYPES = ("MIXED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "LITE", "PRIORITY")
 _NUMBERS = {name: number for number, name in enumerate(_TYPES)}
 
 
-class TopicsExhausted(Overloaded):
+class ShardTopicsExhausted(Overloaded):
     """The shard has reached its maximum of topics: only a higher limit helps."""
 
     reason = "TOPICS_EXHAUSTED"
     retriable = False
 
 
-class QueuesExhausted(Overloaded):
+class ShardQueuesExhausted(Overloaded):
     """The shard has reached its maximum of queues."""
 
     reason = "QUEUES_EXHAUSTED"
@@ -65,7 +65,7 @@ class TopicLimits:
         )
 
 
-class Topics(Mapping[str, int]):
+class ShardTopics(Mapping[str, int]):
     """Queue counts by topic. `changed` has those not on disk yet."""
 
     def __init__(
@@ -136,7 +136,7 @@ class Topics(Mapping[str, int]):
     def check(self, topic: str, count: int) -> None:
         """Checks that the topic may have `count` queues.
 
-        Raises: InvalidArgument, TopicsExhausted, QueuesExhausted.
+        Raises: InvalidArgument, ShardTopicsExhausted, ShardQueuesExhausted.
         """
         known = self._counts.get(topic)
         if known is not None and count <= known:
@@ -149,11 +149,11 @@ class Topics(Mapping[str, int]):
             limits = self.limits
             topic_count, queue_count = topic_count - len(self._of_groups), queue_count - self._group_queue_count
         if known is None and topic_count >= limits.topics_max:
-            raise TopicsExhausted(
+            raise ShardTopicsExhausted(
                 f"topic {topic} is not created: the shard has {topic_count}, topics_max is {limits.topics_max}"
             )
         if queue_count + count - (known or 0) > limits.queues_max:
-            raise QueuesExhausted(
+            raise ShardQueuesExhausted(
                 f"{count} queues of topic {topic} are not created: the shard has {queue_count} in total, "
                 f"queues_max is {limits.queues_max}"
             )
@@ -162,7 +162,7 @@ class Topics(Mapping[str, int]):
 class TopicFile:
     """Puts new topics on disk. Belongs to the event loop's thread; `worker` writes."""
 
-    def __init__(self, topics: Topics, worker: FileWorker, clock: Clock) -> None:
+    def __init__(self, topics: ShardTopics, worker: FileWorker, clock: Clock) -> None:
         self._topics = topics
         self._config = worker.directory.config
         self._disk = worker.directory.disk
@@ -214,7 +214,7 @@ class TopicFile:
                 raise refusal(f"topics are not stored: {error.strerror or error}", error) from error
 
     def capture(self) -> Callable[[], Awaitable[None]]:
-        """See duetime_store.recovery.checkpointer.Keeper."""
+        """See duetime_store.recovery.checkpointer.CheckpointKeeper."""
         return self.fold
 
     async def fold(self, *, whole: bool = False) -> None:

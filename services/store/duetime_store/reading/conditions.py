@@ -42,7 +42,7 @@ _NO_NAMES: frozenset[bytes] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ExpressionNode:
     """A part of an expression that begins at `at`. `values` gives one value for each of `count` messages."""
 
     at: int
@@ -52,17 +52,17 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Constant(Node):
+class Constant(ExpressionNode):
     value: Value = None
 
 
 @dataclass(frozen=True, slots=True)
-class Property(Node):
+class Property(ExpressionNode):
     pass
 
 
 @dataclass(frozen=True, slots=True)
-class Condition(Node):
+class Condition(ExpressionNode):
     truth: Callable[[Columns, int], Truth] = field(kw_only=True)
 
 
@@ -79,21 +79,21 @@ def named(at: int, name: bytes) -> Property:
     return Property(at, lambda columns, _: columns[name], frozenset({name}))
 
 
-def negative(at: int, node: Node) -> Node:
+def negative(at: int, node: ExpressionNode) -> ExpressionNode:
     """The negative of a number; NULL for anything else, properties included."""
     if isinstance(node, Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
         return constant(at, -node.value)
-    return Node(at, lambda _, count: [None] * count, node.names, node.depth + 1)
+    return ExpressionNode(at, lambda _, count: [None] * count, node.names, node.depth + 1)
 
 
-def is_condition(node: Node) -> bool:
+def is_condition(node: ExpressionNode) -> bool:
     """Whether it has a truth value: a condition, TRUE, FALSE, NULL, or a property, which alone is never true."""
     if isinstance(node, Constant):
         return node.value is None or isinstance(node.value, bool)
     return isinstance(node, Condition | Property)
 
 
-def as_condition(node: Node) -> Condition:
+def as_condition(node: ExpressionNode) -> Condition:
     if isinstance(node, Condition):
         return node
     if isinstance(node, Constant):
@@ -113,17 +113,17 @@ def none_of(at: int, condition: Condition) -> Condition:
     return _condition(at, (condition,), lambda columns, count: -condition.truth(columns, count))
 
 
-def compared(left: Node, sign: str, right: Node) -> Condition:
+def compared(left: ExpressionNode, sign: str, right: ExpressionNode) -> Condition:
     if sign == "<>":
         return none_of(left.at, compared(left, "=", right))
     return _judged(left.at, _JUDGES[sign], left, right)
 
 
-def is_null(node: Node) -> Condition:
+def is_null(node: ExpressionNode) -> Condition:
     return _judged(node.at, lambda value, _: TRUE if value is None else FALSE, node, _NULL)
 
 
-def within(node: Node, texts: frozenset[bytes]) -> Condition:
+def within(node: ExpressionNode, texts: frozenset[bytes]) -> Condition:
     return _judged(
         node.at, lambda value, _: UNKNOWN if value is None else TRUE if value in texts else FALSE, node, _NULL
     )
@@ -136,7 +136,7 @@ def _folded(conditions: Sequence[Condition], fold: Callable[[Truth, Truth], Trut
     return _condition(conditions[0].at, conditions, truth)
 
 
-def _condition(at: int, parts: Sequence[Node], truth: Callable[[Columns, int], Truth]) -> Condition:
+def _condition(at: int, parts: Sequence[ExpressionNode], truth: Callable[[Columns, int], Truth]) -> Condition:
     def values(columns: Columns, count: int) -> Sequence[Value]:
         return [_OBJECTS[one] for one in truth(columns, count).tolist()]
 
@@ -144,18 +144,18 @@ def _condition(at: int, parts: Sequence[Node], truth: Callable[[Columns, int], T
     return Condition(at, values, names, 1 + max(part.depth for part in parts), truth=truth)
 
 
-def _judged(at: int, judge: Judge, left: Node, right: Node) -> Condition:
+def _judged(at: int, judge: Judge, left: ExpressionNode, right: ExpressionNode) -> Condition:
     def truth(columns: Columns, count: int) -> Truth:
         values = left.values(columns, count)
         if isinstance(right, Constant):
-            seen = _Seen(judge, right.value)
+            seen = _ValueResults(judge, right.value)
             return np.fromiter(map(seen.__getitem__, values), np.int8, count)
         return np.fromiter(map(judge, values, right.values(columns, count)), np.int8, count)
 
     return _condition(at, (left, right), truth)
 
 
-class _Seen(dict[Value, int]):
+class _ValueResults(dict[Value, int]):
     """The results for the values of a batch: equal values are judged once."""
 
     def __init__(self, judge: Judge, right: Value) -> None:

@@ -3,18 +3,18 @@
 import numpy as np
 from duetime.v1 import store_pb2
 from duetime_format import limits
-from duetime_format.restore import Entries
+from duetime_format.restore import PulledEntries
 
-from duetime_store.lanes.attendance import Asking
+from duetime_store.lanes.attendance import WaitingPull
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reading.reader import Reader
-from duetime_store.writing.kept import Kept
+from duetime_store.writing.kept import RestoredBatches
 
 
 class DueEntries:
     """Answers of one store."""
 
-    def __init__(self, reader: Reader, kept: Kept, metrics: StoreMetrics) -> None:
+    def __init__(self, reader: Reader, kept: RestoredBatches, metrics: StoreMetrics) -> None:
         self._reader = reader
         self._kept = kept
         self._metrics = metrics
@@ -26,7 +26,7 @@ class DueEntries:
             self._kept.forget(request.lane)
         due = await self._reader.pull_due(
             request.lane,
-            Asking(request.scheduler, request.next, has_lease=not request.without_lease),
+            WaitingPull(request.scheduler, request.next, has_lease=not request.without_lease),
             min(max(request.max_count, 1), limits.PULL_DUE_COUNT_MAX),
             min(max(request.max_bytes, 1), limits.PULL_BYTES_MAX),
             min(request.wait_ms, limits.WAIT_MS_MAX),
@@ -39,7 +39,7 @@ class DueEntries:
             entries=() if (np.diff(due.entries) == 1).all() else due.entries.tolist(),
             next=due.next,
         )
-        entries = Entries(request.lane, due.entries, due.records, due.sizes, due.due_at_ms)
+        entries = PulledEntries(request.lane, due.entries, due.records, due.sizes, due.due_at_ms)
         if request.may_keep and self._kept.keep(entries):
             response.kept_count = len(due.entries)
             return response

@@ -15,7 +15,7 @@ from duetime_format.properties import value_of
 from duetime_format.units import Ints
 
 from duetime_store.reading.conditions import refused
-from duetime_store.reading.turns import Turns
+from duetime_store.reading.turns import ScanTurns
 
 if TYPE_CHECKING:
     from duetime_store.reading.sql import Sql
@@ -91,7 +91,7 @@ class Filter:
 _known: dict[tuple[str, str], Filter] = {}
 
 
-async def parsed(turns: Turns, tags: str, sql: str) -> Filter:
+async def parsed(turns: ScanTurns, tags: str, sql: str) -> Filter:
     """As Filter.parse, but in a turn of its own if the filter is not known."""
     found = Filter.known(tags, sql)
     if found is None:

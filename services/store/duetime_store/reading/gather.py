@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from duetime_format import layout, record, timers
 from duetime_format.compiled import twin
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.record import Record, is_torn
 from duetime_format.units import Units
 
@@ -31,7 +31,7 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
-class Expected:
+class ExpectedRecords:
     """The expected values of a row of records; the columns have one value for each unit."""
 
     topic: bytes
@@ -42,18 +42,18 @@ class Expected:
     # Lanes for any time: the units' tags are the due times in the records.
     own_dues: bool = False
 
-    def before(self, count: int) -> "Expected":
+    def before(self, count: int) -> "ExpectedRecords":
         """Expected values of the first `count` units."""
         delays_ms = self.delays_ms if self.delays_ms is None else self.delays_ms[:count]
-        return Expected(self.topic, self.queue, self.offsets[:count], delays_ms, self.own_dues)
+        return ExpectedRecords(self.topic, self.queue, self.offsets[:count], delays_ms, self.own_dues)
 
-    def after(self, index: int) -> "Expected":
+    def after(self, index: int) -> "ExpectedRecords":
         """Expected values of the units from `index` on."""
         delays_ms = self.delays_ms if self.delays_ms is None else self.delays_ms[index:]
-        return Expected(self.topic, self.queue, self.offsets[index:], delays_ms, self.own_dues)
+        return ExpectedRecords(self.topic, self.queue, self.offsets[index:], delays_ms, self.own_dues)
 
 
-def gather(log: CommitLog, units: Units, expected: Expected) -> tuple[bytes, int]:
+def gather(log: CommitLog, units: Units, expected: ExpectedRecords) -> tuple[bytes, int]:
     """The records of the first units, and the count of these units: 0 if the first one needs closer inspection.
 
     Each record is intact and agrees with its unit.
@@ -71,7 +71,7 @@ def gather(log: CommitLog, units: Units, expected: Expected) -> tuple[bytes, int
 
 
 def copy(
-    data: mmap | bytes, base: int, units: Units, expected: Expected, places: Ints | None = None
+    data: mmap | bytes, base: int, units: Units, expected: ExpectedRecords, places: Ints | None = None
 ) -> tuple[bytes, int]:
     """As `gather`, from a segment's bytes, which begin at position `base`; in Python. `places`: starts of the records
     within other bytes."""
@@ -106,7 +106,7 @@ def intact(whole: bytes) -> Record | None:
     """The record in these bytes; None: they are not a single intact record."""
     try:
         found = record.decode(whole)
-    except Damaged:
+    except DamagedBytes:
         return None
     return found if found.size == len(whole) and not is_torn(found) else None
 

@@ -7,16 +7,16 @@ from duetime_format.levels import DelayLevels
 
 from duetime_store.lanes.alarm import ShardClock
 from duetime_store.lanes.attendance import SERVED_WITHIN_MS
-from duetime_store.lanes.lane import Lane
-from duetime_store.lanes.lanes import Lanes
+from duetime_store.lanes.lane import ShardLane
+from duetime_store.lanes.lanes import ShardLanes
 from duetime_store.queues.queues import Queues
-from duetime_store.reading.turns import Turns
+from duetime_store.reading.turns import ScanTurns
 
 # RocketMQ's permissions of a topic.
 READ_WRITE = 6
 
 
-async def list_queues(turns: Turns, queues: Queues, topic: str) -> store_pb2.ListQueuesResponse:
+async def list_queues(turns: ScanTurns, queues: Queues, topic: str) -> store_pb2.ListQueuesResponse:
     """The queues of one topic, or of all, by name and number."""
     response = store_pb2.ListQueuesResponse()
     with turns.walk() as walk:
@@ -30,7 +30,7 @@ async def list_queues(turns: Turns, queues: Queues, topic: str) -> store_pb2.Lis
     return response
 
 
-async def list_topics(turns: Turns, queues: Queues, names: Collection[str]) -> store_pb2.ListStoredTopicsResponse:
+async def list_topics(turns: ScanTurns, queues: Queues, names: Collection[str]) -> store_pb2.ListStoredTopicsResponse:
     """The existing topics of `names`; all topics if `names` is empty."""
     response = store_pb2.ListStoredTopicsResponse()
     counts = queues.counts
@@ -46,7 +46,7 @@ async def list_topics(turns: Turns, queues: Queues, names: Collection[str]) -> s
     return response
 
 
-async def list_groups(turns: Turns, groups: Iterable[consumer_pb2.Group]) -> consumer_pb2.ListGroupsResponse:
+async def list_groups(turns: ScanTurns, groups: Iterable[consumer_pb2.Group]) -> consumer_pb2.ListGroupsResponse:
     response = consumer_pb2.ListGroupsResponse()
     with turns.walk() as walk:
         walk.start()
@@ -57,7 +57,7 @@ async def list_groups(turns: Turns, groups: Iterable[consumer_pb2.Group]) -> con
 
 
 async def list_lanes(
-    turns: Turns, lanes: Lanes, levels: DelayLevels, clock: ShardClock, shard: int, ahead_ms: int
+    turns: ScanTurns, lanes: ShardLanes, levels: DelayLevels, clock: ShardClock, shard: int, ahead_ms: int
 ) -> gateway_pb2.ListLanesResponse:
     """Each lane at one time; `due_count` counts entries that are due in `ahead_ms`."""
     response, by_ms = gateway_pb2.ListLanesResponse(), clock.now_ms() + ahead_ms
@@ -70,7 +70,7 @@ async def list_lanes(
     return response
 
 
-def _lane(lane: Lane, clock: ShardClock, shard: int, delay_ms: int, by_ms: int) -> gateway_pb2.Lane:
+def _lane(lane: ShardLane, clock: ShardClock, shard: int, delay_ms: int, by_ms: int) -> gateway_pb2.Lane:
     oldest, ahead = lane.dues(clock.now_ms())
     p50, p99 = lane.lateness.percentiles_ms()
     return gateway_pb2.Lane(

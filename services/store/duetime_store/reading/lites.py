@@ -30,7 +30,7 @@ from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.queues.lites import ROUNDS_KEPT, Lites
 from duetime_store.queues.queues import Queues
 from duetime_store.reading.reader import Reader
-from duetime_store.reading.turns import Turns
+from duetime_store.reading.turns import ScanTurns
 
 log = sparing()
 
@@ -45,7 +45,7 @@ _I64 = struct.Struct(">q")
 
 
 @dataclass(eq=False, slots=True)
-class _Reached:
+class _FillProgress:
     """The progress in one queue."""
 
     queue: ConsumeQueue
@@ -81,7 +81,7 @@ class LiteFiller:
         clock: ShardClock,
         reader: Reader,
         lites: Lites,
-        turns: Turns,
+        turns: ScanTurns,
         readers: LiteReaders,
         *,
         keep_ms: int,
@@ -95,8 +95,8 @@ class LiteFiller:
         self._arrived = readers.arrived
         self._placed = readers.placed
         self._forget = readers.forget
-        self._reached: dict[tuple[str, int], _Reached] = {}
-        self._behind: dict[_Reached, None] = {}
+        self._reached: dict[tuple[str, int], _FillProgress] = {}
+        self._behind: dict[_FillProgress, None] = {}
         self._late = asyncio.Event()
 
     # --- queues -----------------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ class LiteFiller:
             if (topic, number) not in self._reached:
                 queue = self._queues.get_bytes(topic.encode(), number)
                 since_ms = self._clock.now_ms() - self.keep_ms
-                reached = self._reached[topic, number] = _Reached(queue, queue.min_offset, since_ms)
+                reached = self._reached[topic, number] = _FillProgress(queue, queue.min_offset, since_ms)
                 queue.listen(partial(self._index, reached))
                 self._index(reached)
 
@@ -146,7 +146,7 @@ class LiteFiller:
                 refused[index] = error
         return refused
 
-    def _index(self, reached: _Reached) -> None:
+    def _index(self, reached: _FillProgress) -> None:
         if reached.queue.is_gone:
             self._drop(reached.queue.topic)
             return
@@ -157,7 +157,7 @@ class LiteFiller:
             self._behind[reached] = None
             self._late.set()
 
-    def _piece(self, reached: _Reached) -> bool:
+    def _piece(self, reached: _FillProgress) -> bool:
         """Indexes some messages of the queue. Returns whether there were any."""
         queue = reached.queue
         first = max(reached.offset, queue.min_offset)
@@ -179,7 +179,7 @@ class LiteFiller:
         reached.offset = first + len(units)
         return True
 
-    def _add(self, reached: _Reached, offset: int, name: str, records: bytes, at: int) -> None:
+    def _add(self, reached: _FillProgress, offset: int, name: str, records: bytes, at: int) -> None:
         if not is_lite_topic(name):
             return
         queue = reached.queue

@@ -6,7 +6,7 @@ from functools import lru_cache
 from duetime.v1 import gateway_pb2, message_pb2
 from duetime_format import priority, record
 from duetime_format.compiled import twin
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.properties import decode_properties
 
 HIDDEN = record.RESERVED_PROPERTIES
@@ -39,7 +39,7 @@ def stored_messages(records: bytes, sizes: list[int]) -> list[message_pb2.Stored
     messages = []
     at = 0
     for size in sizes:
-        with suppress(Damaged):
+        with suppress(DamagedBytes):
             messages.append(stored_message(record.decode(records, at, check_crc=False)))
         at += size
     return messages

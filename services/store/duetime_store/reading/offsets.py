@@ -10,12 +10,12 @@ from duetime_format.units import FILLER_SIZE
 
 from duetime_store.log.commitlog import CommitLog
 from duetime_store.queues.consumequeue import ConsumeQueue
-from duetime_store.reading.turns import Walk
+from duetime_store.reading.turns import YieldingScan
 
 _UNITS_AT_ONCE = 256
 
 
-async def first_stored_at(walk: Walk, log: CommitLog, queue: ConsumeQueue, at_ms: int) -> int:
+async def first_stored_at(walk: YieldingScan, log: CommitLog, queue: ConsumeQueue, at_ms: int) -> int:
     """The offset of the first message stored at `at_ms` or later; the end of the queue if there is none."""
     low, high = queue.min_offset, queue.max_offset
     end = high
@@ -30,7 +30,7 @@ async def first_stored_at(walk: Walk, log: CommitLog, queue: ConsumeQueue, at_ms
 
 
 async def first_with_time(
-    walk: Walk, log: CommitLog, queue: ConsumeQueue, first: int, end: int
+    walk: YieldingScan, log: CommitLog, queue: ConsumeQueue, first: int, end: int
 ) -> tuple[int, int | None]:
     """(offset, store time) of the first unit in [first, end) with a readable store time; (end, None): there is none."""
     count = 1

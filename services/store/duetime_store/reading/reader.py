@@ -15,19 +15,19 @@ from duetime_core.errors import DataLoss, NotFound
 from duetime_core.telemetry.logs import sparing
 from duetime_format.units import FILLER_SIZE, Ints, Units, are_ended, dues_of
 
-from duetime_store.lanes.alarm import Alarm, ShardClock
-from duetime_store.lanes.attendance import Asking
-from duetime_store.lanes.lane import Head, Lane, Place
-from duetime_store.lanes.lanes import Lanes
+from duetime_store.lanes.alarm import ClockAlarm, ShardClock
+from duetime_store.lanes.attendance import WaitingPull
+from duetime_store.lanes.lane import LaneHead, LanePlace, ShardLane
+from duetime_store.lanes.lanes import ShardLanes
 from duetime_store.log.commitlog import CommitLog
 from duetime_store.metrics import StoreMetrics
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.queues.queues import unknown_topic
 from duetime_store.reading.budget import Budget
 from duetime_store.reading.filters import Filter
-from duetime_store.reading.gather import Expected, gather
+from duetime_store.reading.gather import ExpectedRecords, gather
 from duetime_store.reading.repair import Inspection, Repair
-from duetime_store.reading.turns import Turns, Walk
+from duetime_store.reading.turns import ScanTurns, YieldingScan
 
 log = sparing()
 
@@ -49,7 +49,7 @@ NAMED_MAX = 1_000
 
 
 @dataclass(slots=True)
-class Scanned:
+class ScanResult:
     """Records of a queue that pass a filter, back to back, their offsets and sizes, and the start of the next scan."""
 
     next_offset: int
@@ -63,7 +63,7 @@ class Scanned:
 
 
 @dataclass(slots=True)
-class Pulled:
+class PullResult:
     """Records of a queue, back to back, and their sizes; the next pull starts at `next_offset`."""
 
     queue: ConsumeQueue
@@ -87,7 +87,7 @@ class _Piece:
 
 
 @dataclass(slots=True)
-class Due:
+class DueBatch:
     """Due entries, back to back; a damaged one has size 0 and is named in `damages`. The next pull begins at `next`."""
 
     entries: Ints
@@ -104,7 +104,13 @@ class Reader:
     """Serves pulls. Reads only published records."""
 
     def __init__(
-        self, log: CommitLog, lanes: Lanes, clock: ShardClock, alarm: Alarm, metrics: StoreMetrics, turns: Turns
+        self,
+        log: CommitLog,
+        lanes: ShardLanes,
+        clock: ShardClock,
+        alarm: ClockAlarm,
+        metrics: StoreMetrics,
+        turns: ScanTurns,
     ) -> None:
         self._log = log
         self._lanes = lanes
@@ -123,7 +129,7 @@ class Reader:
         max_bytes: Callable[[], int],
         wait_ms: float,
         first_bytes_max: int = 0,
-    ) -> list[Pulled]:
+    ) -> list[PullResult]:
         """Messages that pass the filter, from the given offset of each queue on, queue after queue up to the limits;
         waits for the first one in any of them. One answer for each queue, in order.
 
@@ -156,7 +162,9 @@ class Reader:
             if not await self._wait(arrival, queues, give_up_ms - clock.monotonic_ms()):
                 return pulled
 
-    async def _wait(self, future: "asyncio.Future[None]", where: Sequence[ConsumeQueue | Lane], wait_ms: float) -> bool:
+    async def _wait(
+        self, future: "asyncio.Future[None]", where: Sequence[ConsumeQueue | ShardLane], wait_ms: float
+    ) -> bool:
         """Whether `future` is done within the time; in any case it is removed from the waiters."""
         try:
             return await self._clock.wait_for(future, wait_ms)
@@ -165,7 +173,9 @@ class Reader:
             for one in where:
                 one.leave(future)
 
-    async def _collect_all(self, pulled: Sequence[Pulled], wanted: Filter, budget: Budget, walk: Walk) -> None:
+    async def _collect_all(
+        self, pulled: Sequence[PullResult], wanted: Filter, budget: Budget, walk: YieldingScan
+    ) -> None:
         """Collects records that fit from the queues, in order. Found records are answered before a further step is
         awaited."""
         size = budget.size
@@ -185,7 +195,7 @@ class Reader:
         if size - budget.size > MUCH_BYTES:
             walk.charge(size - budget.size)
 
-    def _is_far_behind(self, pulled: Sequence[Pulled]) -> bool:
+    def _is_far_behind(self, pulled: Sequence[PullResult]) -> bool:
         """Whether any queue has stored so much since the first requested message that the answer may be large. Readers
         that keep up get small answers, and take no turns for them."""
         for one in pulled:
@@ -194,7 +204,7 @@ class Reader:
                 return self._log.published_end - int(units["position"][0]) > MUCH_BYTES
         return False
 
-    def _collect(self, pulled: Pulled, wanted: Filter, budget: Budget, walk: Walk) -> bool:
+    def _collect(self, pulled: PullResult, wanted: Filter, budget: Budget, walk: YieldingScan) -> bool:
         """Scans one queue. Returns whether the step's time is up and there are more units to scan."""
         if not budget.count or pulled.sizes:
             return False
@@ -207,8 +217,8 @@ class Reader:
         return scanned.is_over
 
     def scan(
-        self, queue: ConsumeQueue, offset: int, wanted: Filter, max_count: int, max_bytes: int, walk: Walk
-    ) -> Scanned:
+        self, queue: ConsumeQueue, offset: int, wanted: Filter, max_count: int, max_bytes: int, walk: YieldingScan
+    ) -> ScanResult:
         """Intact records from `offset` on that pass the filter, up to the limits; the first one regardless of its size.
 
         Stops when the walk's step is over, or after SCAN_UNITS_MAX units: if nothing was found and `next_offset` is
@@ -216,11 +226,11 @@ class Reader:
         pass the filter, or are gone, or are damaged, which is counted and logged here."""
         return self._scan(queue, offset, wanted, Budget(max_count, max_bytes, SCAN_UNITS_MAX), walk)
 
-    def _scan(self, queue: ConsumeQueue, offset: int, wanted: Filter, budget: Budget, walk: Walk) -> Scanned:
+    def _scan(self, queue: ConsumeQueue, offset: int, wanted: Filter, budget: Budget, walk: YieldingScan) -> ScanResult:
         """Scans piece by piece until the budget is used up, the queue ends, or the step is over. Without a filter it
         stops after the first piece that has records."""
         # Retention may have passed a waiting reader.
-        scanned = Scanned(max(offset, queue.min_offset))
+        scanned = ScanResult(max(offset, queue.min_offset))
         pieces: list[_Piece] = []
         while scanned.next_offset < queue.max_offset and budget.count and budget.units > 0:
             units = queue.read(
@@ -309,11 +319,11 @@ class Reader:
         plain["tags"] = dues_of(units["tags"])
         return plain
 
-    def _expected(self, queue: ConsumeQueue, offsets: Ints, units: Units) -> Expected:
+    def _expected(self, queue: ConsumeQueue, offsets: Ints, units: Units) -> ExpectedRecords:
         lane = self._lanes.of(queue)
         delays_ms = None if lane is None else lane.delays_ms(units["position"].astype(np.int64))
         own_dues = lane is not None and delays_ms is None
-        return Expected(queue.topic.encode(), queue.queue, offsets, delays_ms, own_dues)
+        return ExpectedRecords(queue.topic.encode(), queue.queue, offsets, delays_ms, own_dues)
 
     def _report_damage(self, queue: ConsumeQueue, offset: int, found: Inspection) -> None:
         """Counts every time, logs each place once."""
@@ -334,12 +344,12 @@ class Reader:
     async def pull_due(
         self,
         number: int,
-        asking: Asking,
+        asking: WaitingPull,
         max_count: int,
         max_bytes: int,
         wait_ms: float,
         ahead_ms: int = 0,
-    ) -> Due:
+    ) -> DueBatch:
         """Entries after the cursor of a lane that are due within `ahead_ms`, after waiting for the first to be due
         within half of that.
 
@@ -356,13 +366,13 @@ class Reader:
 
     async def _pull_due(
         self,
-        lane: Lane,
+        lane: ShardLane,
         after: bytes,
         max_count: int,
         max_bytes: int,
         wait_ms: float,
         ahead_ms: int,
-    ) -> Due:
+    ) -> DueBatch:
         clock = self._clock
         give_up_ms = clock.monotonic_ms() + wait_ms
         while True:
@@ -374,19 +384,19 @@ class Reader:
                 due_at_ms = int(head.units["tags"][0])
                 if due_at_ms <= now_ms + ahead_ms // 2:
                     due = self._due(lane, head, now_ms + ahead_ms, max_bytes)
-                    if isinstance(due, Due):
+                    if isinstance(due, DueBatch):
                         return due
                     due_at_ms = due
             left_ms = give_up_ms - clock.monotonic_ms()
             if left_ms <= 0:
-                return Due(head.entries[:0], after, lane.reached)
+                return DueBatch(head.entries[:0], after, lane.reached)
             wake = asyncio.get_running_loop().create_future()
             if len(head.entries):
                 self._alarm.set(due_at_ms - ahead_ms // 2, wake)
             lane.wake_before(head, wake)
             await self._wait(wake, [lane], left_ms)
 
-    def _with_true_first(self, lane: Lane, head: Head, now_ms: int, soon_ms: int) -> Head:
+    def _with_true_first(self, lane: ShardLane, head: LaneHead, now_ms: int, soon_ms: int) -> LaneHead:
         """The head; if its first entry has to be waited for, that unit's due time is checked and repaired."""
         first = head.units[0].item()
         if first[2] <= soon_ms:
@@ -396,9 +406,9 @@ class Reader:
             return head
         units = head.units.copy()
         units[0] = found.unit
-        return Head(head.entries, units)
+        return LaneHead(head.entries, units)
 
-    def _due(self, lane: Lane, head: Head, until_ms: int, max_bytes: int) -> Due | int:
+    def _due(self, lane: ShardLane, head: LaneHead, until_ms: int, max_bytes: int) -> DueBatch | int:
         """The entries due by `until_ms` according to their records; if there are none, the due time of the first
         one."""
         units = head.units[: _due_count(head.units, until_ms)]
@@ -413,9 +423,9 @@ class Reader:
         if not count:
             return due_at_ms
         entries, positions = head.entries[:count], {index: int(units["position"][index]) for index in damages}
-        after = lane.cursor_after(Place(int(head.units["tags"][count - 1]), int(entries[-1])))
+        after = lane.cursor_after(LanePlace(int(head.units["tags"][count - 1]), int(entries[-1])))
         dues = units["tags"].tolist()
-        return Due(entries, after, lane.reached, records, sizes, dues, damages, positions)
+        return DueBatch(entries, after, lane.reached, records, sizes, dues, damages, positions)
 
     def record_at(self, queue: ConsumeQueue, offset: int) -> bytes:
         """The record at an offset. Raises: NotFound, DataLoss."""
@@ -441,7 +451,7 @@ def _piece_budget(wanted: Filter, budget: Budget) -> tuple[int, int]:
     return min(max(PIECE_COST // wanted.cost, PIECE_RECORDS_MIN), PIECE_RECORDS_MAX), PIECE_BYTES
 
 
-def _put_together(scanned: Scanned, pieces: list[_Piece]) -> None:
+def _put_together(scanned: ScanResult, pieces: list[_Piece]) -> None:
     if len(pieces) == 1:
         (piece,) = pieces
         scanned.offsets, scanned.records, scanned.sizes = piece.offsets, piece.records, piece.sizes
@@ -462,9 +472,9 @@ def _picked(records: bytes, sizes: list[int], indices: Ints) -> bytes:
     return b"".join([records[starts[run[0]] : starts[run[-1] + 1]] for run in runs])
 
 
-def _begin(queue: ConsumeQueue, offset: int) -> Pulled:
+def _begin(queue: ConsumeQueue, offset: int) -> PullResult:
     nearest = min(max(offset, queue.min_offset), queue.max_offset)
-    return Pulled(queue, nearest, in_range=nearest == offset)
+    return PullResult(queue, nearest, in_range=nearest == offset)
 
 
 def _due_count(units: Units, until_ms: int) -> int:

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 import numpy as np
 from duetime_core.telemetry.logs import sparing
 from duetime_format import layout, record
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.units import FILLER_SIZE, UNIT_TYPE, due_of
 
 from duetime_store.lanes.alarm import ShardClock
-from duetime_store.lanes.lane import Lane
-from duetime_store.lanes.lanes import Lanes
+from duetime_store.lanes.lane import ShardLane
+from duetime_store.lanes.lanes import ShardLanes
 from duetime_store.log.commitlog import CommitLog
 from duetime_store.metrics import StoreMetrics
 from duetime_store.queues.consumequeue import ConsumeQueue
@@ -54,7 +54,7 @@ class Inspection:
 class Repair:
     """Inspects units, and rewrites wrong ones."""
 
-    def __init__(self, log: CommitLog, lanes: Lanes, clock: ShardClock, metrics: StoreMetrics) -> None:
+    def __init__(self, log: CommitLog, lanes: ShardLanes, clock: ShardClock, metrics: StoreMetrics) -> None:
         self._log = log
         self._lanes = lanes
         self._clock = clock
@@ -83,7 +83,7 @@ class Repair:
             self._rewrite(queue, offset, unit, right)
         return Inspection(right, data)
 
-    def inspect_first(self, lane: Lane, entry: int, unit: Unit, now_ms: int) -> Inspection:
+    def inspect_first(self, lane: ShardLane, entry: int, unit: Unit, now_ms: int) -> Inspection:
         """As `inspect`, for an entry of a lane before a wait.
 
         A damaged record has no due time. If no delay explains its unit's due time, the entry is due now, and
@@ -104,7 +104,7 @@ class Repair:
         is_own = (head.queue, head.queue_offset, head.position) == (queue.queue, offset, position)
         try:
             found = record.decode(self._log.read(position, min(max(head.size, 0), _RECORD_BYTES_MAX)))
-        except Damaged as error:
+        except DamagedBytes as error:
             return None, error.text, is_own
         if not is_own or found.topic != queue.topic:
             there = f"message {found.queue_offset} of queue {found.queue} of {found.topic} is there"
@@ -138,7 +138,7 @@ class Repair:
             low = max(low, high - SEARCH_BYTES_MAX)
         return low, high
 
-    def _due_at_ms(self, lane: Lane, entry: int, unit_ms: int, found: record.Record, data: bytes) -> int:
+    def _due_at_ms(self, lane: ShardLane, entry: int, unit_ms: int, found: record.Record, data: bytes) -> int:
         record_ms = lane.due_at_ms(found)
         if record_ms == unit_ms or record.matches_crc_mark(data, len(found.properties)):
             return record_ms

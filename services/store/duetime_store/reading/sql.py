@@ -29,7 +29,7 @@ from duetime_store.reading.conditions import (
     Columns,
     Condition,
     Constant,
-    Node,
+    ExpressionNode,
     Property,
     all_of,
     any_of,
@@ -197,7 +197,7 @@ class _WrongError(Exception):
         super().__init__(at, what)
 
 
-def _truth_of(node: Node) -> Condition:
+def _truth_of(node: ExpressionNode) -> Condition:
     if not is_condition(node):
         raise _WrongError(node.at, "this is neither true nor false")
     return _shallow(as_condition(node))
@@ -214,13 +214,13 @@ def _text_of(token: Token) -> str:
 
 
 @v_args(inline=True)
-class _Maker(Transformer[Token, Node]):
+class _Maker(Transformer[Token, ExpressionNode]):
     """Makes each part as soon as it is parsed."""
 
-    def text(self, token: Token) -> Node:
+    def text(self, token: Token) -> ExpressionNode:
         return constant(token.start_pos or 0, _text_of(token).encode())
 
-    def number(self, token: Token) -> Node:
+    def number(self, token: Token) -> ExpressionNode:
         at = token.start_pos or 0
         plain = token.rstrip("lL")
         value = int(plain) if plain.isdigit() else float(plain)
@@ -228,35 +228,35 @@ class _Maker(Transformer[Token, Node]):
             raise _WrongError(at, f"{plain[:_EXCERPT_CHARS]} is too large a number")
         return constant(at, value)
 
-    def true(self, token: Token) -> Node:
+    def true(self, token: Token) -> ExpressionNode:
         return constant(token.start_pos or 0, True)
 
-    def false(self, token: Token) -> Node:
+    def false(self, token: Token) -> ExpressionNode:
         return constant(token.start_pos or 0, False)
 
-    def null(self, token: Token) -> Node:
+    def null(self, token: Token) -> ExpressionNode:
         return constant(token.start_pos or 0, None)
 
-    def property(self, token: Token) -> Node:
+    def property(self, token: Token) -> ExpressionNode:
         name = str(token)
         if name.startswith("DT_") or (name in record.RESERVED_PROPERTIES and name not in USABLE):
             usable = "users' properties, " + ", ".join(sorted(USABLE))
             raise _WrongError(token.start_pos or 0, f"{name} is a system property; an expression may use {usable}")
         return named(token.start_pos or 0, name.encode())
 
-    def negative(self, minus: Token, node: Node) -> Node:
+    def negative(self, minus: Token, node: ExpressionNode) -> ExpressionNode:
         return negative(minus.start_pos or 0, node)
 
-    def negated(self, node: Node) -> Node:
+    def negated(self, node: ExpressionNode) -> ExpressionNode:
         return _shallow(none_of(node.at, _truth_of(node)))
 
-    def conjunction(self, *nodes: Node) -> Node:
+    def conjunction(self, *nodes: ExpressionNode) -> ExpressionNode:
         return _shallow(all_of([_truth_of(node) for node in nodes]))
 
-    def disjunction(self, *nodes: Node) -> Node:
+    def disjunction(self, *nodes: ExpressionNode) -> ExpressionNode:
         return _shallow(any_of([_truth_of(node) for node in nodes]))
 
-    def equal(self, left: Node, sign: Token, right: Node) -> Node:
+    def equal(self, left: ExpressionNode, sign: Token, right: ExpressionNode) -> ExpressionNode:
         for node in (left, right):
             if isinstance(node, Constant) and node.value is None:
                 raise _WrongError(node.at, "a comparison with NULL is never true: use IS NULL or IS NOT NULL")
@@ -265,16 +265,16 @@ class _Maker(Transformer[Token, Node]):
             raise _WrongError(right.at, "TRUE and FALSE compare with each other and with properties")
         return _shallow(compared(left, sign, right))
 
-    def ordered(self, left: Node, sign: Token, right: Node) -> Node:
+    def ordered(self, left: ExpressionNode, sign: Token, right: ExpressionNode) -> ExpressionNode:
         return _shallow(_ordered(left, sign, right))
 
-    def null_is(self, node: Node, _: Token) -> Node:
+    def null_is(self, node: ExpressionNode, _: Token) -> ExpressionNode:
         return _shallow(is_null(node))
 
-    def null_is_not(self, node: Node, _: Token) -> Node:
+    def null_is_not(self, node: ExpressionNode, _: Token) -> ExpressionNode:
         return _shallow(none_of(node.at, is_null(node)))
 
-    def between(self, node: Node, low: Node, high: Node) -> Node:
+    def between(self, node: ExpressionNode, low: ExpressionNode, high: ExpressionNode) -> ExpressionNode:
         parts = [_ordered(node, ">=", low), _ordered(node, "<=", high)]
         if isinstance(low, Constant) and isinstance(high, Constant) and low.value > high.value:  # type: ignore[operator]
             raise _WrongError(
@@ -282,19 +282,19 @@ class _Maker(Transformer[Token, Node]):
             )
         return _shallow(all_of(parts))
 
-    def not_between(self, node: Node, low: Node, high: Node) -> Node:
+    def not_between(self, node: ExpressionNode, low: ExpressionNode, high: ExpressionNode) -> ExpressionNode:
         return _shallow(any_of([_ordered(node, "<", low), _ordered(node, ">", high)]))
 
-    def within(self, node: Node, *texts: Token) -> Condition:
+    def within(self, node: ExpressionNode, *texts: Token) -> Condition:
         if not isinstance(node, Property):
             raise _WrongError(node.at, "IN needs a property")
         return within(node, frozenset(_text_of(token).encode() for token in texts))
 
-    def not_within(self, node: Node, *texts: Token) -> Node:
+    def not_within(self, node: ExpressionNode, *texts: Token) -> ExpressionNode:
         return none_of(node.at, self.within(node, *texts))
 
 
-def _ordered(left: Node, sign: str, right: Node) -> Condition:
+def _ordered(left: ExpressionNode, sign: str, right: ExpressionNode) -> Condition:
     for node in (left, right):
         number = isinstance(node, Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool)
         if isinstance(node, Condition | Constant) and not number:

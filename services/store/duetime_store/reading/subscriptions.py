@@ -29,8 +29,8 @@ from duetime_store.metrics import StoreMetrics
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.queues.queues import Queues
 from duetime_store.reading.filters import Filter, parsed
-from duetime_store.reading.reader import Pulled, Reader
-from duetime_store.reading.turns import Turns
+from duetime_store.reading.reader import PullResult, Reader
+from duetime_store.reading.turns import ScanTurns
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ _CLOCK = SystemClock()
 
 
 @dataclass(slots=True, eq=False)
-class _Reading:
+class _SubscribedQueue:
     """A queue of a subscription: its number in the topic, the next offset, and the offset last reported to the
     reader."""
 
@@ -73,7 +73,7 @@ class Subscriptions:
         queues: Queues,
         clock: ShardClock,
         reader: Reader,
-        turns: Turns,
+        turns: ScanTurns,
         answers: Room,
         metrics: StoreMetrics,
         *,
@@ -140,7 +140,8 @@ class Subscriptions:
             raise InvalidArgument([Violation("topic", "is missing: the stream has no first request")])
         find = self._queues.find
         readings = [
-            _Reading(one.queue, find(request.topic, one.shard_queue), one.offset, one.offset) for one in request.queues
+            _SubscribedQueue(one.queue, find(request.topic, one.shard_queue), one.offset, one.offset)
+            for one in request.queues
         ]
         wanted = await parsed(self.turns, request.tags, request.sql)
         self._seats.take(caller)
@@ -157,7 +158,7 @@ class _Subscription:
     """One stream: its queues, its caller, and its credit."""
 
     def __init__(
-        self, shared: Subscriptions, readings: Sequence[_Reading], wanted: Filter, peer: str, untold_ms: int
+        self, shared: Subscriptions, readings: Sequence[_SubscribedQueue], wanted: Filter, peer: str, untold_ms: int
     ) -> None:
         self._shared = shared
         self._wanted = wanted
@@ -165,9 +166,11 @@ class _Subscription:
         self._untold_ms = untold_ms
         self._credit = Credit(limits.CREDIT_BYTES_MAX)
         # Queues with something to read, the next one first.
-        self._ready: dict[_Reading, None] = {one: None for one in readings if one.offset != one.queue.max_offset}
+        self._ready: dict[_SubscribedQueue, None] = {
+            one: None for one in readings if one.offset != one.queue.max_offset
+        }
         # Queues that only passed filtered messages, and when to report their positions (monotonic).
-        self._unreported: dict[_Reading, None] = {}
+        self._unreported: dict[_SubscribedQueue, None] = {}
         self._report_at_ms = 0.0
         self._arrival: asyncio.Future[None] | None = None
         self._listened = [(one.queue, partial(self._arrived, one)) for one in readings]
@@ -178,7 +181,7 @@ class _Subscription:
         for queue, listener in self._listened:
             queue.unlisten(listener)
 
-    def _arrived(self, reading: _Reading) -> None:
+    def _arrived(self, reading: _SubscribedQueue) -> None:
         self._ready.setdefault(reading)
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
@@ -258,7 +261,7 @@ class _Subscription:
         news = [self._take(one, found) for one, found in zip(looked_at, pulled, strict=True)]
         return [one for one in news if one is not None]
 
-    def _take(self, reading: _Reading, found: Pulled) -> pb.QueueNews | None:
+    def _take(self, reading: _SubscribedQueue, found: PullResult) -> pb.QueueNews | None:
         """Moves a queue's position and its place among the ready ones. Returns news to report at once."""
         if found.next_offset != reading.offset or found.next_offset == reading.queue.max_offset:
             del self._ready[reading]

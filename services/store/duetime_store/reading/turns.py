@@ -33,7 +33,7 @@ _TIMER_S = 0.001
 LONG_S = 0.5
 
 
-class MessageFilter(Protocol):
+class ScanFilter(Protocol):
     """The parts of a filter that turns need."""
 
     @property
@@ -43,7 +43,7 @@ class MessageFilter(Protocol):
     def sql(self) -> object | None: ...
 
 
-class Turns:
+class ScanTurns:
     """Gives out the turns of one event loop."""
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
@@ -63,9 +63,9 @@ class Turns:
         """Scans waiting for their turn."""
         return sum(not one.done() for one in self._waiting)
 
-    def walk(self) -> "Walk":
+    def walk(self) -> "YieldingScan":
         """A scan that has not begun."""
-        return Walk(self)
+        return YieldingScan(self)
 
     @property
     def is_free(self) -> bool:
@@ -112,12 +112,12 @@ class Turns:
         self._pass()
 
 
-class Walk:
+class YieldingScan:
     """One scan. Between `begin` (or `start`) and `end` it has the loop, and awaits only `turn`."""
 
     __slots__ = ("_began", "_first_began", "_given", "_rest_s", "_running", "_turns", "_until", "turn_count")
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: ScanTurns) -> None:
         self._turns = turns
         self._began = self._first_began = self._until = 0.0
         self._given = self._running = False
@@ -144,7 +144,7 @@ class Walk:
             await self._next()
         self.start()
 
-    async def begin_for(self, wanted: MessageFilter) -> None:
+    async def begin_for(self, wanted: ScanFilter) -> None:
         """Begins a scan for messages: at once, except with an expression, which is expensive."""
         if wanted.sql is not None:
             await self.begin()

@@ -3,7 +3,7 @@
 import numpy as np
 import structlog
 from duetime_format import checks, record
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.names import CHECKS_TOPIC
 from duetime_format.units import FILLER_SIZE
 
@@ -32,7 +32,7 @@ def load_checks(store: Store, table: OpenTransactions, from_position: int) -> No
                 continue
             try:
                 rows = checks.decode(record.decode(store.read_record(position, size)).body)
-            except Damaged as error:
+            except DamagedBytes as error:
                 log.error("record of checks damaged: its checks do not count", position=position, damage=error.text)
                 continue
             offsets, nexts, heard = (rows[name].astype(np.int64) for name in ("offset", "next", "checks"))

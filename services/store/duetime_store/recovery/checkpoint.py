@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from duetime_core.ondisk.checkpoint import (
+from duetime_shard.checkpoint import (
     FILE_BYTES,
     SLOT_BYTES,
     SLOTS_AT,

@@ -13,7 +13,7 @@ from duetime_store.files.gate import NO_FILES, NO_ROOM
 from duetime_store.files.worker import FileWorker
 from duetime_store.metrics import StoreMetrics
 from duetime_store.queues.queuedisk import FileQueue, Flush
-from duetime_store.queues.queuetable import Head, Row, TableFile
+from duetime_store.queues.queuetable import QueueTableFile, QueueTableHead, QueueTableRow
 from duetime_store.recovery import checkpoint
 from duetime_store.recovery.checkpoint import Checkpoint
 from duetime_store.recovery.recovery import checkpoint_of
@@ -24,7 +24,7 @@ from duetime_store.writing.store import Store
 log = structlog.get_logger()
 
 
-class Keeper(Protocol):
+class CheckpointKeeper(Protocol):
     """A part whose state goes into a file of its own, before the checkpoint."""
 
     def capture(self) -> Callable[[], Awaitable[None]] | None:
@@ -39,8 +39,8 @@ class Checkpointer:
         store: Store,
         worker: FileWorker,
         flusher: Flusher,
-        table: TableFile,
-        keeper: Keeper,
+        table: QueueTableFile,
+        keeper: CheckpointKeeper,
         metrics: StoreMetrics,
         *,
         interval_ms: int,
@@ -60,7 +60,7 @@ class Checkpointer:
         self._log_bytes = log_bytes
         self._written: Checkpoint | None = None
         # Rows not in the table of queues yet, as of the last attempt.
-        self._rows: dict[FileQueue, Row] = {}
+        self._rows: dict[FileQueue, QueueTableRow] = {}
         # The start of the log at that time.
         self._min_position = 0
         self._wanted = asyncio.Event()
@@ -160,7 +160,7 @@ class Checkpointer:
             changed = dict.fromkeys(queue for queue in queues.all() if queue.max_offset)
         self._rows |= {queue: queue.row() for queue in changed}
 
-    async def _looked_rows(self) -> list[Row]:
+    async def _looked_rows(self) -> list[QueueTableRow]:
         """The captured rows with the times of their flushed files, without queues written to in the meantime."""
         shared, rows = self._queue_disk, list(self._rows.values())
         looked = await self._worker.run(lambda: self._table.with_times(rows, shared.file_bytes))
@@ -189,7 +189,7 @@ class Checkpointer:
             return False
         return True
 
-    def _work(self, point: Checkpoint, rows: Collection[Row]) -> Callable[[], None]:
+    def _work(self, point: Checkpoint, rows: Collection[QueueTableRow]) -> Callable[[], None]:
         config, disk = self._directory.config, self._directory.disk
         offsets = dict(enumerate(point.watermarks, 1))
         min_position, file_bytes = self._min_position, self._queue_disk.file_bytes
@@ -200,7 +200,7 @@ class Checkpointer:
             content = configs.with_delay_offsets(known, offsets, point.now_ms)
             configs.write(disk, config, configs.DELAY_OFFSETS, content, durable=False)
             serial = checkpoint.next_serial(self._directory.checkpoint)
-            self._table.write(Head(serial, point.position, min_position, file_bytes), rows)
+            self._table.write(QueueTableHead(serial, point.position, min_position, file_bytes), rows)
             checkpoint.write(disk, self._directory.checkpoint, point)
             try:
                 self._table.shorten()

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import structlog
-from duetime_core.ondisk.laneends import EndsReader
 from duetime_format.lanes import is_timer_lane
 from duetime_format.units import FILLER_SIZE, Ints, dues_of
+from duetime_shard.laneends import LaneEndReader
 
 from duetime_store.counting import countfile
 from duetime_store.counting.counts import Counts
 from duetime_store.counting.ledger import Ledger
 from duetime_store.counting.records import RecordTopics
 from duetime_store.files.directory import StoreDirectory
-from duetime_store.lanes.lane import Lane
-from duetime_store.lanes.lanes import Lanes
+from duetime_store.lanes.lane import ShardLane
+from duetime_store.lanes.lanes import ShardLanes
 from duetime_store.lanes.order.topics import TopicNumbers
 from duetime_store.log.commitlog import CommitLog
 from duetime_store.recovery.checkpoint import Checkpoint
@@ -39,7 +39,12 @@ def make_ledger(directory: StoreDirectory, commit_log: CommitLog, now_ms: int) -
 
 
 def load_counts(
-    ledger: Ledger, folder: Path, point: Checkpoint | None, firsts: Mapping[int, int], ends: EndsReader, lanes: Lanes
+    ledger: Ledger,
+    folder: Path,
+    point: Checkpoint | None,
+    firsts: Mapping[int, int],
+    ends: LaneEndReader,
+    lanes: ShardLanes,
 ) -> None:
     """Fills the ledger's table.
 
@@ -71,7 +76,7 @@ def load_counts(
         log.warning("recounting pending messages", reason=reason, lanes=wanted, entries=entries, took_ms=took_ms)
 
 
-def _few(lanes: Sequence[Lane]) -> list[Lane]:
+def _few(lanes: Sequence[ShardLane]) -> list[ShardLane]:
     """The lanes that are counted at once."""
     chosen, left = [], AT_ONCE_MAX
     for lane in sorted(lanes, key=lambda lane: lane.pending_count):
@@ -82,7 +87,7 @@ def _few(lanes: Sequence[Lane]) -> list[Lane]:
     return chosen
 
 
-def _come(ledger: Ledger, lane: Lane, first: int) -> None:
+def _come(ledger: Ledger, lane: ShardLane, first: int) -> None:
     """Counts the entries from `first` on."""
     stop = lane.queue.max_offset
     for at in range(max(first, lane.queue.min_offset), stop, _STEP_ENTRIES):
@@ -90,7 +95,7 @@ def _come(ledger: Ledger, lane: Lane, first: int) -> None:
         _change(ledger, lane, entries, dues_of(lane.units(entries)["tags"]), 1)
 
 
-def _leave(ledger: Ledger, lane: Lane, first: int, entries: Ints, dues: Ints) -> None:
+def _leave(ledger: Ledger, lane: ShardLane, first: int, entries: Ints, dues: Ints) -> None:
     """Subtracts entries. For those before `first` the log has the due times: a crash may have torn an end mark in the
     unit. Later ones count as in their new units, even if their records are damaged or lost."""
     there = (entries >= lane.queue.min_offset) & (entries < lane.queue.max_offset)
@@ -101,7 +106,7 @@ def _leave(ledger: Ledger, lane: Lane, first: int, entries: Ints, dues: Ints) ->
         _change(ledger, lane, entries[at : at + _STEP_ENTRIES], dues[at : at + _STEP_ENTRIES], -1)
 
 
-def _change(ledger: Ledger, lane: Lane, entries: Ints, dues: Ints, by: int) -> None:
+def _change(ledger: Ledger, lane: ShardLane, entries: Ints, dues: Ints, by: int) -> None:
     units = lane.units(entries)
     there = units["size"] > 0
     if is_timer_lane(lane.number):

@@ -12,25 +12,25 @@ from pathlib import Path
 
 import numpy as np
 import structlog
-from duetime_core.ondisk import halves as halves_on_disk
-from duetime_core.ondisk.folder import LocalFiles
-from duetime_core.ondisk.halves import OpenHalf
 from duetime_format import halves, record
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.halves import are_ended, ends_of
 from duetime_format.names import HALF_TOPIC
 from duetime_format.properties import value_of
 from duetime_format.record import Record, tags_code
 from duetime_format.units import Ints, Units, joined
+from duetime_shard import halves as halves_on_disk
+from duetime_shard.disk import LocalFiles
+from duetime_shard.halves import OpenHalf
 
 from duetime_store.queues.consumequeue import ConsumeQueue
-from duetime_store.queues.halfqueue import End
+from duetime_store.queues.halfqueue import HalfOutcome
 from duetime_store.recovery.checkloading import load_checks
 from duetime_store.recovery.checkpoint import Checkpoint
 from duetime_store.recovery.halfreplay import HalfReplay
 from duetime_store.transactions import tablefile
 from duetime_store.transactions.table import OpenTransactions
-from duetime_store.transactions.tablefile import Saved
+from duetime_store.transactions.tablefile import SavedTransactions
 from duetime_store.writing.store import Store
 
 log = structlog.get_logger()
@@ -68,7 +68,7 @@ def load_transactions(
     ends = replay.ends()
     store.halves.mark(ends)
     saved, reason = tablefile.read(folder, point.position) if point else (None, "the whole log was read")
-    loading = _Loading(store, queue, table, timeout_ms, ends, point.position if point else 0)
+    loading = _HalfLoader(store, queue, table, timeout_ms, ends, point.position if point else 0)
     if saved is not None:
         loading.bring_up_to_date(saved, first)
     else:
@@ -87,14 +87,14 @@ def load_transactions(
             store.stage_own(halves.op_record(body, code, now_ms))
 
 
-class _Loading:
+class _HalfLoader:
     def __init__(
         self,
         store: Store,
         queue: ConsumeQueue,
         table: OpenTransactions,
         timeout_ms: int,
-        ends: Mapping[int, End],
+        ends: Mapping[int, HalfOutcome],
         since: int,
     ) -> None:
         """`ends`: all ends in the log from position `since` on."""
@@ -105,7 +105,7 @@ class _Loading:
         self._table = table
         self._timeout_ms = timeout_ms
 
-    def bring_up_to_date(self, saved: Saved, first: int) -> None:
+    def bring_up_to_date(self, saved: SavedTransactions, first: int) -> None:
         rows = saved.rows
         kept = self._open(rows.offsets)
         known = np.isin(rows.offsets, kept)
@@ -134,7 +134,7 @@ class _Loading:
     def _tag_of(self, unit: Units) -> int:
         try:
             found = record.decode(self._store.read_record(int(unit["position"]), int(unit["size"])), check_crc=False)
-        except Damaged:
+        except DamagedBytes:
             return 0
         return tags_code(value_of(found.properties, _TAGS))
 
@@ -146,7 +146,7 @@ class _Loading:
         ):
             try:
                 half = record.decode(self._store.read_record(position, size))
-            except Damaged as error:
+            except DamagedBytes as error:
                 log.warning("half message can't be read", offset=offset, position=position, damage=error.text)
             else:
                 rows.append(self._row(offset, half))

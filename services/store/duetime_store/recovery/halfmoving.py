@@ -8,8 +8,9 @@ from collections.abc import Mapping
 
 import numpy as np
 import structlog
-from duetime_core.ondisk.folder import LocalFiles
-from duetime_core.ondisk.rocksdbhalves import (
+from duetime_format import halves
+from duetime_format.units import Ints
+from duetime_shard.brokers.halves import (
     KEY,
     MOVED,
     RocksdbHalf,
@@ -18,14 +19,13 @@ from duetime_core.ondisk.rocksdbhalves import (
     op_record,
     open_halves,
 )
-from duetime_format import halves
-from duetime_format.units import Ints
+from duetime_shard.disk import LocalFiles
 
 from duetime_store.files import configs
 from duetime_store.files.directory import StoreDirectory
 from duetime_store.log.intake import parse
 from duetime_store.transactions.table import OpenTransactions
-from duetime_store.writing.staging import Outcome
+from duetime_store.writing.staging import PutOutcome
 from duetime_store.writing.store import Store
 
 log = structlog.get_logger()
@@ -61,7 +61,7 @@ def _move(
     store: Store, table: OpenTransactions, found: list[RocksdbHalf], checks: Mapping[int, int], timeout_ms: int
 ) -> None:
     now_ms = store.clock.now_ms()
-    outcome = Outcome([], stored_at_ms=now_ms)
+    outcome = PutOutcome([], stored_at_ms=now_ms)
     counts = [checks.get(half.record.position, 0) for half in found]
     records = (moved_record(half.record, count) for half, count in zip(found, counts, strict=True))
     store.stage_sent(parse(b"".join(records)), outcome)

@@ -7,11 +7,11 @@ left by a power cut, has not decided: the message was not stored.
 
 from collections.abc import Iterator
 
-from duetime_core.ondisk.facts import NOWHERE, decided
-from duetime_format.columns import Run
+from duetime_format.columns import RecordRun
 from duetime_format.halves import COMMITTED, GIVEN_UP
+from duetime_shard.facts import NOWHERE, decided
 
-from duetime_store.queues.halfqueue import End
+from duetime_store.queues.halfqueue import HalfOutcome
 
 
 class HalfReplay:
@@ -21,22 +21,22 @@ class HalfReplay:
         # Positions of real records and of copies, by the offsets of their half messages.
         self._records: dict[int, dict[int, int]] = {COMMITTED: {}, GIVEN_UP: {}}
         # Decisions and the positions of their op records, by offset of a half message.
-        self._ops: dict[int, list[End]] = {}
+        self._ops: dict[int, list[HalfOutcome]] = {}
 
-    def see(self, run: Run) -> list[tuple[int, str]]:
+    def see(self, run: RecordRun) -> list[tuple[int, str]]:
         """Takes a run. Returns the position and description of each unreadable record."""
         rows, damage = decided(run)
         for offset, code, index, is_op in rows[:, rows[0] != NOWHERE].T.tolist():
             position = int(run.positions[index])
             if is_op:
-                self._ops.setdefault(offset, []).append(End(code, position))
+                self._ops.setdefault(offset, []).append(HalfOutcome(code, position))
             else:
                 self._records[code].setdefault(offset, position)
         return damage
 
-    def ends(self) -> dict[int, End]:
+    def ends(self) -> dict[int, HalfOutcome]:
         """Ends of half messages, by offset."""
-        found: dict[int, End] = {}
+        found: dict[int, HalfOutcome] = {}
         for offset in {*self._ops, *self._records[COMMITTED], *self._records[GIVEN_UP]}:
             for end in self._ends_of(offset):
                 # A given-up transaction may have been ended later; otherwise the first end counts.
@@ -44,9 +44,9 @@ class HalfReplay:
                     found[offset] = end
         return found
 
-    def _ends_of(self, offset: int) -> Iterator[End]:
+    def _ends_of(self, offset: int) -> Iterator[HalfOutcome]:
         """Ends in the order of the log."""
-        of_records = [End(code, known[offset]) for code, known in self._records.items() if offset in known]
+        of_records = [HalfOutcome(code, known[offset]) for code, known in self._records.items() if offset in known]
         decided = [end for end in self._ops.get(offset, ()) if end.code not in self._records]
         yield from sorted([*of_records, *decided], key=lambda end: end.position)
 

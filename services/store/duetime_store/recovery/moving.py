@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from duetime_core.ondisk.lanes import Progress, Undecided
 from duetime_format.columns import Ints
 from duetime_format.names import FOREIGN_TOPICS
 from duetime_format.units import FILLER_SIZE, Units
+from duetime_shard.lanes import HalfProgress, LaneProgress
 
 from duetime_store.finding.indexer import pieces
 from duetime_store.lanes.lane import PENDING
@@ -14,7 +14,7 @@ from duetime_store.log.segment import Segment
 from duetime_store.metrics import StoreMetrics
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.reading.reader import Reader
-from duetime_store.reading.turns import Turns
+from duetime_store.reading.turns import ScanTurns
 from duetime_store.writing.flusher import Flusher
 from duetime_store.writing.store import Store
 
@@ -30,7 +30,7 @@ LOOK_BYTES = 64 * 1024
 class PendingMover:
     """Finds the pending records of a segment, and moves them to the end of the log."""
 
-    def __init__(self, store: Store, reader: Reader, flusher: Flusher, metrics: StoreMetrics, turns: Turns) -> None:
+    def __init__(self, store: Store, reader: Reader, flusher: Flusher, metrics: StoreMetrics, turns: ScanTurns) -> None:
         self._store = store
         self._reader = reader
         self._flusher = flusher
@@ -51,7 +51,7 @@ class PendingMover:
                         self._inspect(queue, gone, run.offsets[own], run.positions[own])
                 await walk.turn_if_over()
 
-    def _inspect(self, queue: ConsumeQueue, gone: Progress, offsets: Ints, positions: Ints) -> None:
+    def _inspect(self, queue: ConsumeQueue, gone: LaneProgress, offsets: Ints, positions: Ints) -> None:
         # Copies and first records of a lane ascend each, but may be interleaved.
         order = np.argsort(offsets)
         offsets, positions = offsets[order], positions[order]
@@ -83,13 +83,13 @@ class PendingMover:
                     await walk.turn_if_over()
         return found
 
-    def _kept_queues(self, end: int) -> Iterator[tuple[ConsumeQueue, Progress]]:
+    def _kept_queues(self, end: int) -> Iterator[tuple[ConsumeQueue, LaneProgress]]:
         """Every queue whose messages outlive retention, with its progress."""
         for lane in self._store.lanes:
             yield lane.queue, lane.progress()
         for topic in sorted(FOREIGN_TOPICS):
             for queue in self._store.queues.of_topic(topic):
-                yield queue, Undecided(queue.min_offset, end)
+                yield queue, HalfProgress(queue.min_offset, end)
 
     async def move(self, pending: Sequence[tuple[ConsumeQueue, Ints, Units]], end: int) -> None:
         """Appends the records of `pending` again, a few at a time, and makes their units name the copies."""
@@ -105,7 +105,7 @@ class PendingMover:
             offsets = offsets[lane.states(offsets) == PENDING]
         elif queue is store.halves.queue:
             halves = store.halves
-            gone = Undecided(queue.min_offset, end).gone(offsets, halves.units(offsets)["tags"])
+            gone = HalfProgress(queue.min_offset, end).gone(offsets, halves.units(offsets)["tags"])
             offsets = offsets[~gone & ~halves.are_staged(offsets)]
         if not len(offsets):
             return

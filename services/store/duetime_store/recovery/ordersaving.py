@@ -4,16 +4,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from duetime_store.files.worker import FileWorker
-from duetime_store.lanes.lanes import Lanes
-from duetime_store.lanes.order.order import Order, Saving
+from duetime_store.lanes.lanes import ShardLanes
+from duetime_store.lanes.order.order import LaneOrder, OrderSnapshot
 from duetime_store.log.commitlog import CommitLog
-from duetime_store.recovery.checkpointer import Keeper
+from duetime_store.recovery.checkpointer import CheckpointKeeper
 
 
 class OrderKeeper:
     """A Keeper of the checkpointer."""
 
-    def __init__(self, lanes: Lanes, log: CommitLog, worker: FileWorker) -> None:
+    def __init__(self, lanes: ShardLanes, log: CommitLog, worker: FileWorker) -> None:
         """`worker`: the checkpoints' thread."""
         self._lanes = lanes
         self._log = log
@@ -31,7 +31,7 @@ class OrderKeeper:
 
         return write if savings else None
 
-    async def _write(self, order: Order, saving: Saving) -> None:
+    async def _write(self, order: LaneOrder, saving: OrderSnapshot) -> None:
         """Raises: OSError."""
         while not saving.is_ready:
             flushing = order.flushing
@@ -43,14 +43,14 @@ class OrderKeeper:
         order.saved(saving)
 
 
-class Keepers:
+class CombinedKeeper:
     """Several keepers as one."""
 
-    def __init__(self, keepers: Sequence[Keeper]) -> None:
+    def __init__(self, keepers: Sequence[CheckpointKeeper]) -> None:
         self._keepers = keepers
 
     def capture(self) -> Callable[[], Awaitable[None]] | None:
-        """See Keeper."""
+        """See CheckpointKeeper."""
         writes = [write for keeper in self._keepers if (write := keeper.capture()) is not None]
 
         async def write_all() -> None:

@@ -21,13 +21,13 @@ import numpy as np
 import structlog
 from duetime_format import record
 from duetime_format.columns import Key
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.placing import place
 from duetime_format.plans import PLAN_MS_MAX, Plan
-from duetime_format.restore import Entry, Unrestorable, restore
+from duetime_format.restore import PulledEntry, UnrestorableEntry, restore
 from duetime_format.units import UNIT_TYPE, dues_of
 
-from duetime_store.lanes.lane import PENDING, Lane
+from duetime_store.lanes.lane import PENDING, ShardLane
 from duetime_store.log.intake import Intake, parse
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.writing.staging import OK
@@ -36,9 +36,9 @@ from duetime_store.writing.store import Store
 log = structlog.get_logger()
 
 
-class _Promised(NamedTuple):
+class _PromisedEntry(NamedTuple):
     made_at_ms: int
-    lane: Lane
+    lane: ShardLane
     entry: int
     key: Key
     offset: int
@@ -67,7 +67,7 @@ def keep_promises(store: Store, plans: Iterable[tuple[int, Plan]]) -> int:
     return count
 
 
-def _pending(store: Store, plans: Iterable[tuple[int, Plan]]) -> Iterator[_Promised]:
+def _pending(store: Store, plans: Iterable[tuple[int, Plan]]) -> Iterator[_PromisedEntry]:
     """The rows of pending entries."""
     known = [(made_at_ms, plan) for made_at_ms, plan in plans if plan.lane in store.lanes]
     of_lane: dict[int, list[int]] = {}
@@ -83,10 +83,10 @@ def _pending(store: Store, plans: Iterable[tuple[int, Plan]]) -> Iterator[_Promi
             rows[index] = rows[index][mask]
     for (made_at_ms, plan), left in zip(known, rows, strict=True):
         for number, entry, offset in left.tolist():
-            yield _Promised(made_at_ms, store.lanes[plan.lane], entry, plan.queues[number], offset)
+            yield _PromisedEntry(made_at_ms, store.lanes[plan.lane], entry, plan.queues[number], offset)
 
 
-def _keep(store: Store, one: _Promised) -> bool:
+def _keep(store: Store, one: _PromisedEntry) -> bool:
     """Stages the restored record of an entry, if it may have had its place."""
     lane, entries = one.lane, np.array([one.entry])
     units = lane.units(entries)
@@ -95,8 +95,8 @@ def _keep(store: Store, one: _Promised) -> bool:
         return False
     position, size, _ = units[0].item()
     try:
-        intake = parse(restore(Entry(lane.number, one.entry, due_at_ms, store.read_record(position, size))))
-    except (Damaged, Unrestorable):
+        intake = parse(restore(PulledEntry(lane.number, one.entry, due_at_ms, store.read_record(position, size))))
+    except (DamagedBytes, UnrestorableEntry):
         return False
     if intake.keys != [one.key]:
         return False
@@ -123,12 +123,12 @@ def _is_free(store: Store, queue: ConsumeQueue, offset: int) -> bool:
     position, size, _ = queue.read(offset, 1)[0].item()
     try:
         record.decode(store.read_record(position, size))
-    except Damaged:
+    except DamagedBytes:
         return True
     return False
 
 
-def _fill(store: Store, intake: Intake, one: _Promised, queue: ConsumeQueue, due_at_ms: int) -> None:
+def _fill(store: Store, intake: Intake, one: _PromisedEntry, queue: ConsumeQueue, due_at_ms: int) -> None:
     """Stages the record for a place that the queue has passed: a power cut lost it and kept the records after it."""
     entries, offsets = np.array([one.entry]), np.array([one.offset])
     placed = place(intake, np.zeros(1, np.int64), offsets.tolist(), [0], store.clock.now_ms())

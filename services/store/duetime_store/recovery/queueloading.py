@@ -11,7 +11,7 @@ from pathlib import Path
 
 import structlog
 from duetime_format import record
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.names import SCHEDULE_TOPIC, is_name
 from duetime_format.units import UNIT, Units
 
@@ -20,7 +20,7 @@ from duetime_store.log.commitlog import CommitLog
 from duetime_store.queues import queuetable
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.queues.queues import Queues, begin_at
-from duetime_store.queues.queuetable import Row, Table
+from duetime_store.queues.queuetable import QueueTable, QueueTableRow
 from duetime_store.recovery.checkpoint import Checkpoint
 
 log = structlog.get_logger()
@@ -33,7 +33,7 @@ _STEP_UNITS = 4_096
 Tail = tuple[ConsumeQueue, int, Units]
 
 
-class QueueLoading:
+class QueueLoader:
     """Fills `queues`. `tails` has the last units of the queues that were read; `read_count` is their number."""
 
     def __init__(
@@ -50,7 +50,7 @@ class QueueLoading:
         self._min_position, self._max_position = commit_log.min_position, commit_log.max_position
         self.table = self._find_table(points)
         self.tails: list[Tail] = []
-        self._read: dict[ConsumeQueue, Row | None] = {}
+        self._read: dict[ConsumeQueue, QueueTableRow | None] = {}
         if self.table is not None:
             self._take(self.table)
             self.tails = self._find_tails()
@@ -61,7 +61,7 @@ class QueueLoading:
     def read_count(self) -> int:
         return len(self._read)
 
-    def _find_table(self, points: list[tuple[int, Checkpoint]]) -> Table | None:
+    def _find_table(self, points: list[tuple[int, Checkpoint]]) -> QueueTable | None:
         for serial, point in points[:1]:
             table = queuetable.read(self._directory.root / queuetable.FILE, serial, point.position)
             units = sum(row.max_offset - row.min_offset for row in table.rows.values()) if table else -1
@@ -76,7 +76,7 @@ class QueueLoading:
 
     # --- table lookup -----------------------------------------------------------------------------------------------
 
-    def _take(self, table: Table) -> None:
+    def _take(self, table: QueueTable) -> None:
         queues, file_bytes = self._queues, table.head.file_bytes
         queues.use_file_bytes(file_bytes)
         root = str(self._directory.queues)
@@ -95,7 +95,7 @@ class QueueLoading:
         if self._min_position > table.head.min_position:
             self._trim()
 
-    def _is_unchanged(self, row: Row, file_bytes: int, root: str) -> bool:
+    def _is_unchanged(self, row: QueueTableRow, file_bytes: int, root: str) -> bool:
         """Whether the queue need not be read. The last file proves only itself: the names show the others to exist,
         and its remaining room shows it to be the last."""
         units = file_bytes // UNIT.size
@@ -107,7 +107,7 @@ class QueueLoading:
         names = sorted(name for name in os.listdir(f"{root}/{row.topic}/{row.queue}") if name.isdigit())
         return [int(name) // file_bytes for name in names] == list(range(first, last + 1))
 
-    def _read_one(self, queue: ConsumeQueue, row: Row | None) -> None:
+    def _read_one(self, queue: ConsumeQueue, row: QueueTableRow | None) -> None:
         queue.load()
         self._read[queue] = row
         begin_at(queue, self._queues.deletions.begin(queue.topic, queue.queue))
@@ -144,7 +144,7 @@ class QueueLoading:
             for offset, (position, size, _) in enumerate(units.tolist(), first):
                 try:
                     found = record.decode(self._log.read(position, size))
-                except Damaged:
+                except DamagedBytes:
                     return False
                 if (found.topic, found.queue, found.queue_offset) != (queue.topic, queue.queue, offset):
                     return False

@@ -5,7 +5,7 @@
 2. Units after that position are dropped and rebuilt from the records; a record with a lane entry moves that lane's
    watermark.
 3. The log is cut after the last intact record, unless a queue names a record there: damage at the end keeps its place
-   like all other damage. A batch that was not written whole is cut or erased whole (duetime_core.ondisk.batches).
+   like all other damage. A batch that was not written whole is cut or erased whole (duetime_shard.batches).
 4. Missing files of the log stop the start, unless the operator has accepted their loss.
 """
 
@@ -17,24 +17,24 @@ from resource import RLIMIT_NOFILE, getrlimit
 import numpy as np
 import structlog
 from duetime_core.errors import StartupError
-from duetime_core.ondisk import brokertimers
-from duetime_core.ondisk import topics as topic_lines
-from duetime_core.ondisk.batches import Span, Torn, scan_whole
-from duetime_core.ondisk.folder import LocalFiles
-from duetime_core.ondisk.history import LevelHistory
-from duetime_core.ondisk.scan import item_end, scan_runs
 from duetime_format import layout, record
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.lanes import TIMER_LANE_FIRST, TIMER_LANES_MAX, is_timer_lane, lane_of, level_of, queue_of
 from duetime_format.names import CANCELLED_TOPIC, HALF_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from duetime_format.units import FILLER_SIZE, Ints, Units, dues_of
+from duetime_shard import topics as topic_lines
+from duetime_shard.batches import Span, TornBatch, scan_whole
+from duetime_shard.brokers import timers as brokertimers
+from duetime_shard.disk import LocalFiles
+from duetime_shard.history import LevelHistory
+from duetime_shard.walk import item_end, scan_runs
 
 from duetime_store.files import configs
 from duetime_store.files.adopting import adopt_own
 from duetime_store.files.directory import StoreDirectory, save_handover, save_history
 from duetime_store.lanes.alarm import ShardClock
 from duetime_store.lanes.levellane import LevelLane
-from duetime_store.lanes.order.order import Order
+from duetime_store.lanes.order.order import LaneOrder
 from duetime_store.lanes.timerlane import NOTHING, TimerLane
 from duetime_store.lanes.timerorder import Reach
 from duetime_store.lanes.timerrows import RowReader
@@ -45,16 +45,16 @@ from duetime_store.queues import deletions
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.queues.queuedisk import files_max_by
 from duetime_store.queues.queues import Queues
-from duetime_store.queues.queuetable import Table
-from duetime_store.queues.topics import TopicLimits, Topics
+from duetime_store.queues.queuetable import QueueTable
+from duetime_store.queues.topics import ShardTopics, TopicLimits
 from duetime_store.recovery import checkpoint
 from duetime_store.recovery.checkpoint import Checkpoint
 from duetime_store.recovery.counting import load_counts, make_ledger
 from duetime_store.recovery.halfloading import load_transactions
 from duetime_store.recovery.halfmoving import move_halves
 from duetime_store.recovery.promised import keep_promises
-from duetime_store.recovery.queueloading import QueueLoading
-from duetime_store.recovery.replay import Damage, Replay
+from duetime_store.recovery.queueloading import QueueLoader
+from duetime_store.recovery.replay import LogDamage, LogReplay
 from duetime_store.settings import StoreSettings
 from duetime_store.transactions.table import OpenTransactions
 from duetime_store.writing.store import Store
@@ -63,7 +63,7 @@ log = structlog.get_logger()
 
 
 @dataclass(slots=True)
-class Report:
+class RecoveryReport:
     """Actions and findings of recovery, for the log and the metrics."""
 
     clean: bool
@@ -82,24 +82,24 @@ class Report:
     promised: int = 0
     # Missing log files.
     missing_bytes: int = 0
-    damage: Damage = field(default_factory=Damage)
+    damage: LogDamage = field(default_factory=LogDamage)
     # Files under config/ that could not be read as they are.
     config_faults: list[str] = field(default_factory=list)
     took_ms: int = 0
 
 
 @dataclass(slots=True)
-class Opened:
+class OpenedStore:
     """A store that is ready to serve."""
 
     store: Store
-    report: Report
+    report: RecoveryReport
     transactions: OpenTransactions
     # Table of the queues as of the trusted checkpoint; None: it has to be rewritten.
-    table: Table | None = None
+    table: QueueTable | None = None
 
 
-def open_store(directory: StoreDirectory, settings: StoreSettings, clock: ShardClock, orders: Executor) -> Opened:
+def open_store(directory: StoreDirectory, settings: StoreSettings, clock: ShardClock, orders: Executor) -> OpenedStore:
     """Loads and recovers the directory.
 
     Args:
@@ -127,7 +127,7 @@ class _Recovery:
         self._orders = orders
         self._levels = settings.levels
         self._accept_missing = settings.accept_missing_segments
-        self._report = Report(clean=not directory.was_aborted)
+        self._report = RecoveryReport(clean=not directory.was_aborted)
         self._log = CommitLog(
             directory.disk, directory.commit_log, settings.segment_bytes, accept_missing=self._accept_missing
         )
@@ -136,15 +136,15 @@ class _Recovery:
         self._queues = self._make_queues()
         self._sweep()
         counts = dict(self._queues.counts)
-        self._loading = QueueLoading(directory, self._queues, self._log, self._slots)
+        self._loading = QueueLoader(directory, self._queues, self._log, self._slots)
         # Queues beyond their topic's present count stay readable.
         self._queues.counts.set(counts)
         self._history = self._load_history()
         self._recent = RecentIds(settings.recent_ids_count, settings.recent_ids_ms)
-        self._replay = Replay(self._queues, self._history, self._recent)
+        self._replay = LogReplay(self._queues, self._history, self._recent)
         self._ledger = make_ledger(directory, self._log, clock.now_ms())
 
-    def run(self) -> Opened:
+    def run(self) -> OpenedStore:
         self._check_end()
         offsets = configs.delay_offsets(self._config(configs.DELAY_OFFSETS))
         point = self._trusted()
@@ -188,7 +188,7 @@ class _Recovery:
         report.repeated, report.damage = replay.units.repeated_count, replay.damage
         report.missing_bytes = sum(end - first for first, end in self._log.missing)
         report.read_queues = self._loading.read_count
-        return Opened(store, report, table, self._loading.table)
+        return OpenedStore(store, report, table, self._loading.table)
 
     def _read_points(self) -> list[tuple[int, Checkpoint]]:
         """Serials and checkpoints. One without timer lanes does not count if such a queue exists: its units have no due
@@ -205,7 +205,7 @@ class _Recovery:
             self._report.config_faults.append(f"{name}: {loaded.fault}")
         return loaded.value
 
-    def _topics(self) -> Topics:
+    def _topics(self) -> ShardTopics:
         known = self._config(configs.TOPICS)
         counts, types = configs.topic_counts(known), configs.topic_types(known)
         added = topic_lines.read(self._directory.config)
@@ -213,7 +213,7 @@ class _Recovery:
             log.warning("lines of topics do not match their CRC", file=topic_lines.FILE, lines=added.damaged)
         topic_lines.add(counts, added.counts)
         limits = TopicLimits(self._settings.topics_max, self._settings.queues_max)
-        return Topics(counts, limits, types | added.types)
+        return ShardTopics(counts, limits, types | added.types)
 
     def _make_queues(self) -> Queues:
         settings = self._settings
@@ -258,7 +258,7 @@ class _Recovery:
         position, size, due_at_ms = units[-1].tolist()
         try:
             found = record.decode(self._log.read(position, size))
-        except Damaged:
+        except DamagedBytes:
             return ""
         level, delay_ms = level_of(queue.queue), due_at_ms - found.stored_at_ms
         known_ms = self._levels.delay_at_most_ms(level)
@@ -326,7 +326,7 @@ class _Recovery:
         cut: list[Span] = []
         for item in scan_whole(self._log, start, start, cut):
             replay.replay(item)
-            if isinstance(item, Torn):
+            if isinstance(item, TornBatch):
                 log.warning("torn batch erased", position=item.position, bytes=item.size)
                 self._log.erase(item.position, item_end(item))
                 self._report.torn_batches += 1
@@ -420,7 +420,7 @@ class _Recovery:
             known = self._queues.known(TIMER_TOPIC.encode(), number)
             queue = known or self._queues.add(TIMER_TOPIC, number, counted=False)
             folder = self._directory.timers / str(number)
-            order = Order(self._directory.disk, folder, self._ledger.numbers, self._orders)
+            order = LaneOrder(self._directory.disk, folder, self._ledger.numbers, self._orders)
             lane = TimerLane(TIMER_LANE_FIRST + number, queue, order, self._log, self._clock, rows)
             ends = self._replay.ends.ends(lane.number)
             if is_taken_over or number not in places:

@@ -1,6 +1,6 @@
 """Rebuilds from the log's records everything that readers use: queue units, watermarks, recent message ids.
 
-Intact records come as runs, and are sorted by queue (duetime_core.ondisk.rebuilding). Dangerous fields of a damaged
+Intact records come as runs, and are sorted by queue (duetime_shard.rebuilding). Dangerous fields of a damaged
 record are ignored: its store time would move the clock, its lane entry would move a watermark.
 """
 
@@ -9,14 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import structlog
-from duetime_core.ondisk.facts import facts_of
-from duetime_core.ondisk.history import LevelHistory
-from duetime_core.ondisk.laneends import EndsReader
-from duetime_core.ondisk.levels import TagsCodes
-from duetime_core.ondisk.rebuilding import UnitRebuilder
-from duetime_core.ondisk.scan import DamagedRecord, Item, Skipped, item_end
 from duetime_format import layout
-from duetime_format.columns import Ints, Run
+from duetime_format.columns import Ints, RecordRun
 from duetime_format.deletions import Deletion
 from duetime_format.lanes import LANE_TOPIC_NAMES, level_of
 from duetime_format.names import (
@@ -25,6 +19,12 @@ from duetime_format.names import (
 )
 from duetime_format.plans import Plan
 from duetime_format.units import UNIT_TYPE
+from duetime_shard.facts import facts_of
+from duetime_shard.history import LevelHistory
+from duetime_shard.laneends import LaneEndReader
+from duetime_shard.levels import TagsCodes
+from duetime_shard.rebuilding import UnitRebuilder
+from duetime_shard.walk import DamagedRecord, Item, SkippedBytes, item_end
 
 from duetime_store.log.recent import RecentIds
 from duetime_store.queues.queues import Queues
@@ -41,7 +41,7 @@ _LEAP_MS_MAX = 86_400_000
 
 
 @dataclass(slots=True)
-class Damage:
+class LogDamage:
     """Damaged places of the log."""
 
     count: int = 0
@@ -55,7 +55,7 @@ class Damage:
             log.error("damaged record", position=position, damage=text)
 
 
-class Replay:
+class LogReplay:
     """Takes in the items of a scan. `before_ms`: the store time of the last record before the replayed ones."""
 
     def __init__(self, queues: Queues, history: LevelHistory, recent: RecentIds) -> None:
@@ -64,7 +64,7 @@ class Replay:
         self._history = history
         self._codes = TagsCodes(history)
         # Ends of lane entries after the checkpoint.
-        self.ends = EndsReader()
+        self.ends = LaneEndReader()
         # Ends of half messages after the checkpoint.
         self.halves = HalfReplay()
         # The newest plans after the checkpoint, and their times.
@@ -76,7 +76,7 @@ class Replay:
         # Position after the last record.
         self.end = 0
         self.record_count = 0
-        self.damage = Damage()
+        self.damage = LogDamage()
         self.units = UnitRebuilder(queues.get_bytes, queues.deletions.position, self.damage.add)
 
     @property
@@ -95,14 +95,14 @@ class Replay:
 
     def remember(self, item: Item) -> None:
         """Takes an item before the checkpoint: it is in its queue already, and only its id is needed."""
-        if isinstance(item, Skipped):
+        if isinstance(item, SkippedBytes):
             self.damage.skipped_bytes += item.size
             self.damage.add(item.position, item.damage)
         elif isinstance(item, DamagedRecord):
             self.end = item_end(item)
             self.record_count += 1
             self.damage.add(item.position, item.damage)
-        elif isinstance(item, Run):
+        elif isinstance(item, RecordRun):
             self.end = item.end_position
             self.record_count += item.count
             self._see(item.stored_at_ms)
@@ -116,14 +116,14 @@ class Replay:
         """Takes an item after the checkpoint and rebuilds its units."""
         before_ms = self._now_ms
         self.remember(item)
-        if isinstance(item, Run):
+        if isinstance(item, RecordRun):
             for place in self.halves.see(item):
                 self.damage.add(*place)
             self._replay_run(item, before_ms)
         elif isinstance(item, DamagedRecord):
             self._replay_damaged(item)
 
-    def _replay_run(self, run: Run, before_ms: int) -> None:
+    def _replay_run(self, run: RecordRun, before_ms: int) -> None:
         facts = facts_of(run, before_ms)
         self.ends.see(facts)
         for place in facts.damage:

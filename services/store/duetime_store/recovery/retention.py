@@ -30,7 +30,7 @@ from duetime_store.log.commitlog import CommitLog
 from duetime_store.log.segment import Segment
 from duetime_store.metrics import StoreMetrics
 from duetime_store.queues.queues import Queues
-from duetime_store.reading.turns import Turns
+from duetime_store.reading.turns import ScanTurns
 from duetime_store.recovery.checkpointer import Checkpointer
 from duetime_store.recovery.moving import PendingMover
 from duetime_store.writing.store import Store
@@ -81,7 +81,7 @@ class SegmentDropper:
         mover: PendingMover,
         checkpointer: Checkpointer,
         worker: FileWorker,
-        turns: Turns,
+        turns: ScanTurns,
         dropped: Callable[[int], Iterator[None]],
     ) -> None:
         """`worker`: the checkpoints' one thread, so that no file is deleted while a checkpoint flushes it. `dropped` is
@@ -136,7 +136,7 @@ class Cleaner:
         dropper: SegmentDropper,
         disk: Disk,
         metrics: StoreMetrics,
-        turns: Turns,
+        turns: ScanTurns,
         *,
         policy: Policy,
         unread: FindUnread,

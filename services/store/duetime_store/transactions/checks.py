@@ -31,9 +31,9 @@ from duetime_format.limits import (
 from duetime_format.names import CHECKS_TOPIC
 from duetime_format.units import Ints
 
-from duetime_store.lanes.alarm import Alarm
+from duetime_store.lanes.alarm import ClockAlarm
 from duetime_store.metrics import StoreMetrics
-from duetime_store.transactions.giving_up import GivingUp
+from duetime_store.transactions.giving_up import TransactionExpirer
 from duetime_store.transactions.table import OpenTransactions
 from duetime_store.transactions.wheel import NEVER
 from duetime_store.writing.flusher import Flusher
@@ -54,15 +54,15 @@ class _Waiter:
             self.future.set_result(None)
 
 
-class Checks:
+class CheckDispatcher:
     """See the module."""
 
     def __init__(
         self,
         store: Store,
         table: OpenTransactions,
-        giving_up: GivingUp,
-        alarm: Alarm,
+        giving_up: TransactionExpirer,
+        alarm: ClockAlarm,
         flusher: Flusher,
         metrics: StoreMetrics,
         *,

@@ -28,7 +28,7 @@ from duetime_core.errors import (
 )
 from duetime_core.rpc.calls import fault_of
 from duetime_format import halves, record
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.halves import COMMITTED, ENDED, GIVEN_UP, ROLLED_BACK, are_ended
 from duetime_format.lanes import LANE_TOPIC_NAMES
 from duetime_format.limits import ENDS_COUNT_MAX
@@ -37,12 +37,12 @@ from duetime_format.texts import shown
 from duetime_format.units import Ints, spans
 
 from duetime_store.queues import halfqueue
-from duetime_store.reading.turns import Turns
+from duetime_store.reading.turns import ScanTurns
 from duetime_store.transactions.reading import Halves, read_halves
-from duetime_store.transactions.results import Place, Results
+from duetime_store.transactions.results import CommitPlace, SendResultMaker
 from duetime_store.transactions.table import OpenTransactions
 from duetime_store.writing.flusher import Flusher
-from duetime_store.writing.halves import Decided, Placed, end
+from duetime_store.writing.halves import HalfResolutions, PlacedEnds, end
 from duetime_store.writing.store import Store
 
 # Limits of a step, which takes a few milliseconds: ends, and bytes of half messages, but always at least one end.
@@ -61,7 +61,7 @@ OPEN = transactions_pb2.TRANSACTION_STATE_OPEN
 NOWHERE = -1
 
 
-class Asked:
+class RequestedEnds:
     """The ends of a request, as columns."""
 
     def __init__(self, request: store_pb2.EndTransactionsRequest) -> None:
@@ -84,7 +84,7 @@ class Asked:
         self.decisions = list(request.decisions)
 
 
-class Answer:
+class EndResults:
     """Results of ends, as columns."""
 
     def __init__(self, count: int) -> None:
@@ -127,7 +127,7 @@ class Answer:
         return response
 
 
-class End(NamedTuple):
+class UnclearEnd(NamedTuple):
     """An end that needs a closer look."""
 
     offset: int
@@ -135,16 +135,16 @@ class End(NamedTuple):
     message_id: str
 
 
-class Ending:
+class TransactionResolver:
     """Serves EndTransactions."""
 
     def __init__(
         self,
         store: Store,
         table: OpenTransactions,
-        results: Results,
+        results: SendResultMaker,
         flusher: Flusher,
-        turns: Turns,
+        turns: ScanTurns,
     ) -> None:
         self._store = store
         self._table = table
@@ -152,16 +152,16 @@ class Ending:
         self._flusher = flusher
         self._turns = turns
 
-    async def end(self, request: store_pb2.EndTransactionsRequest) -> tuple[Asked, Answer]:
+    async def end(self, request: store_pb2.EndTransactionsRequest) -> tuple[RequestedEnds, EndResults]:
         """Durable on return.
 
         Raises:
-            InvalidArgument: see Asked.
+            InvalidArgument: see RequestedEnds.
             ReadOnly: a write or flush failed before.
             DiskFull: there is no room, not even the reserve's.
         """
-        asked = Asked(request)
-        answer = Answer(len(asked.ids))
+        asked = RequestedEnds(request)
+        answer = EndResults(len(asked.ids))
         steps = [range(*span) for span in spans(self._store.halves.units(asked.offsets), STEP_BYTES, STEP_COUNT)]
         refused, _ = await self._end(asked, answer, steps)
         if refused:
@@ -171,7 +171,9 @@ class Ending:
                 raise error
         return asked, answer
 
-    async def _end(self, asked: Asked, answer: Answer, steps: Sequence[range]) -> tuple[list[range], DiskFull | None]:
+    async def _end(
+        self, asked: RequestedEnds, answer: EndResults, steps: Sequence[range]
+    ) -> tuple[list[range], DiskFull | None]:
         """Returns the steps for which the disk had no room, and the error."""
         durables: list[asyncio.Future[None] | None] = []
         with self._turns.walk() as walk:
@@ -196,23 +198,23 @@ class Ending:
                 raise outcome
         return refused, error
 
-    def stage(self, asked: Asked, answer: Answer, indices: Sequence[int]) -> None:
+    def stage(self, asked: RequestedEnds, answer: EndResults, indices: Sequence[int]) -> None:
         """Judges ends, stages the first of each, and fills in the answer, which holds once all of it is durable."""
         own = np.array(indices, np.int64)
         _, firsts = np.unique(asked.offsets[own], return_index=True)
         later = np.delete(own, firsts)
-        part = _Part(self._store, asked, np.sort(own[firsts]))
+        part = _EndStep(self._store, asked, np.sort(own[firsts]))
         self._stage_chosen(answer, part, self._judged(asked, answer, part))
         if len(later):
             self.stage(asked, answer, later.tolist())
 
-    def _judged(self, asked: Asked, answer: Answer, part: "_Part") -> dict[int, int]:
+    def _judged(self, asked: RequestedEnds, answer: EndResults, part: "_EndStep") -> dict[int, int]:
         """Codes of the ends that count, by their places in the part. Answers all others."""
         plain = part.are_plain
         codes = {at: _CODES[asked.decisions[part.indices[at]]] for at in np.flatnonzero(plain).tolist()}
         for at in np.flatnonzero(~plain).tolist():
             index = part.indices[at]
-            one = End(int(asked.offsets[index]), int(asked.positions[index]), as_text(asked.ids[index]))
+            one = UnclearEnd(int(asked.offsets[index]), int(asked.positions[index]), as_text(asked.ids[index]))
             (known,) = self._store.halves.ends(part.tags[at : at + 1])
             try:
                 self._check(one, asked, part, at, known)
@@ -225,14 +227,14 @@ class Ending:
                 answer.refuse(index, error)
         return codes
 
-    def _stage_chosen(self, answer: Answer, part: "_Part", codes: Mapping[int, int]) -> None:
+    def _stage_chosen(self, answer: EndResults, part: "_EndStep", codes: Mapping[int, int]) -> None:
         chosen = sorted(codes)
         reals = self._reals(part.found, [at for at in chosen if codes[at] == COMMITTED])
         for at, real in reals.items():
-            if isinstance(real, Damaged):
+            if isinstance(real, DamagedBytes):
                 answer.refuse(part.indices[at], _refused(real.text))
                 chosen.remove(at)
-        decided = Decided(
+        decided = HalfResolutions(
             [part.offset_list[at] for at in chosen],
             [codes[at] for at in chosen],
             [reals.get(at, b"") for at in chosen],  # type: ignore[misc]
@@ -244,7 +246,7 @@ class Ending:
             answer.refuse(part.indices[chosen[number]], _refused(why))
         self._answer_placed(answer, part, chosen, placed)
 
-    def _answer_placed(self, answer: Answer, part: "_Part", chosen: Sequence[int], placed: Placed) -> None:
+    def _answer_placed(self, answer: EndResults, part: "_EndStep", chosen: Sequence[int], placed: PlacedEnds) -> None:
         topics = [answer.topic(topic) if topic not in LANE_TOPIC_NAMES else NOWHERE for topic, _ in placed.keys]
         past = set(placed.past)
         columns = zip(placed.ends, placed.key_of, placed.offsets, placed.due_at_ms, strict=True)
@@ -254,12 +256,12 @@ class Ending:
             if topics[key] != NOWHERE:
                 answer.committed(index, topics[key], queue, offset)
                 continue
-            found, place = part.found, Place(name, queue, offset, due_at_ms, row in past)
+            found, place = part.found, CommitPlace(name, queue, offset, due_at_ms, row in past)
             sent = self._results.sent(place, as_text(found.ids[at] or b""), found.queues[at], found.levels[at])
             topic = as_text(found.topics[at] or b"")
             answer.tell(index, Result(state=STATES[COMMITTED], topic=topic, sent=sent))
 
-    def _reals(self, found: Halves, commits: Sequence[int]) -> dict[int, bytes | Damaged]:
+    def _reals(self, found: Halves, commits: Sequence[int]) -> dict[int, bytes | DamagedBytes]:
         """The records of commits, or the damage that prevents them."""
         quick = [at for at in commits if found.queues[at] is not None and at not in found.delayed]
         are_all = len(quick) == len(found.sizes)
@@ -269,7 +271,9 @@ class Ending:
             [found.topics[at] or b"" for at in quick],
             [found.queues[at] or 0 for at in quick],
         )
-        reals: dict[int, bytes | Damaged] = {at: real for at, real in zip(quick, made, strict=True) if real is not None}
+        reals: dict[int, bytes | DamagedBytes] = {
+            at: real for at, real in zip(quick, made, strict=True) if real is not None
+        }
         others = [at for at in commits if at not in reals]
         for at, data in zip(others, found.records(others), strict=True):
             reals[at] = self._real(data)
@@ -278,7 +282,9 @@ class Ending:
     def _ended(self, offsets: Sequence[int]) -> None:
         self._table.end(np.array(offsets, np.int64))
 
-    def _check(self, one: End, asked: Asked, part: "_Part", at: int, known: halfqueue.End | None) -> None:
+    def _check(
+        self, one: UnclearEnd, asked: RequestedEnds, part: "_EndStep", at: int, known: halfqueue.HalfOutcome | None
+    ) -> None:
         """Returns if the end belongs to this half message.
 
         Raises:
@@ -298,7 +304,9 @@ class Ending:
             text = f"transaction of message {shown(one.message_id)} is not one of group {group}"
             raise PermissionDenied(text, reason="TRANSACTION_OF_ANOTHER_GROUP")
 
-    def _code(self, one: End, decision: int, known: halfqueue.End | None, *, given_up: bool) -> int | None:
+    def _code(
+        self, one: UnclearEnd, decision: int, known: halfqueue.HalfOutcome | None, *, given_up: bool
+    ) -> int | None:
         """The code of the transaction's end; None: it has ended before, or stays open.
 
         Raises:
@@ -317,15 +325,15 @@ class Ending:
             raise FailedPrecondition(text, reason="TRANSACTION_GIVEN_UP")
         return None
 
-    def _real(self, data: bytes) -> bytes | Damaged:
+    def _real(self, data: bytes) -> bytes | DamagedBytes:
         """The record of a commit, or the damage that prevents it."""
         half = record.decode(data, check_crc=False)
         try:
             return halves.committed(half, self._store.levels.highest, self._store.timer_lane_count)
-        except Damaged as error:
+        except DamagedBytes as error:
             return error
 
-    def _known(self, one: End, known: halfqueue.End | None) -> Result:
+    def _known(self, one: UnclearEnd, known: halfqueue.HalfOutcome | None) -> Result:
         """The answer to an end that changes nothing."""
         if known is None:
             return Result(state=OPEN)
@@ -339,10 +347,10 @@ class Ending:
         return result
 
 
-class _Part:
+class _EndStep:
     """Ends that are judged in one step, at most one per half message, and the data about these."""
 
-    def __init__(self, store: Store, asked: Asked, indices: Ints) -> None:
+    def __init__(self, store: Store, asked: RequestedEnds, indices: Ints) -> None:
         offsets = asked.offsets[indices]
         self.indices: list[int] = indices.tolist()
         self.offset_list: list[int] = offsets.tolist()

@@ -11,18 +11,18 @@ import numpy as np
 from duetime_core.errors import DueTimeError
 from duetime_core.telemetry.logs import sparing
 from duetime_format import halves
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.halves import GIVEN_UP
 from duetime_format.units import Units, spans
 
-from duetime_store.lanes.alarm import Alarm
+from duetime_store.lanes.alarm import ClockAlarm
 from duetime_store.metrics import StoreMetrics
 from duetime_store.transactions.ending import STEP_BYTES, STEP_COUNT
 from duetime_store.transactions.reading import read_half
-from duetime_store.transactions.table import Open, OpenTransactions
+from duetime_store.transactions.table import OpenRows, OpenTransactions
 from duetime_store.transactions.wheel import NEVER
 from duetime_store.writing.flusher import Flusher
-from duetime_store.writing.halves import Decided, end
+from duetime_store.writing.halves import HalfResolutions, end
 from duetime_store.writing.store import Store
 
 log = sparing()
@@ -31,14 +31,14 @@ log = sparing()
 RETRY_MS = 10_000
 
 
-class GivingUp:
+class TransactionExpirer:
     """See the module."""
 
     def __init__(
         self,
         store: Store,
         table: OpenTransactions,
-        alarm: Alarm,
+        alarm: ClockAlarm,
         flusher: Flusher,
         metrics: StoreMetrics,
         *,
@@ -100,17 +100,17 @@ class GivingUp:
                 log.warning("transactions given up", count=count, first_offset=int(part.offsets[0]))
         return bool(len(rows.offsets))
 
-    def _stage(self, rows: Open, units: Units) -> int:
+    def _stage(self, rows: OpenRows, units: Units) -> int:
         """Stages the ends of the open ones. Returns their number."""
         chosen = np.flatnonzero(self._halves.are_open(rows.offsets))
         offsets = rows.offsets[chosen].tolist()
         columns = zip(offsets, rows.checks[chosen].tolist(), units[chosen].tolist(), strict=True)
         copies = [self._copy(offset, position, size, checks) for offset, checks, (position, size, _) in columns]
-        placed = end(self._store, Decided(offsets, [GIVEN_UP] * len(offsets), copies), self._ended)
+        placed = end(self._store, HalfResolutions(offsets, [GIVEN_UP] * len(offsets), copies), self._ended)
         if placed.refused:
             refused = [offsets[index] for index in placed.refused]
             log.error("transactions given up without a copy", count=len(refused), first_offset=refused[0])
-            without = Decided(refused, [GIVEN_UP] * len(refused), [b""] * len(refused))
+            without = HalfResolutions(refused, [GIVEN_UP] * len(refused), [b""] * len(refused))
             end(self._store, without, self._ended)
         return len(offsets)
 
@@ -122,8 +122,8 @@ class GivingUp:
         found = read_half(self._log, offset, position, size)
         try:
             if found is None:
-                raise Damaged("it can't be read")
+                raise DamagedBytes("it can't be read")
             return halves.given_up(found, checks)
-        except Damaged as error:
+        except DamagedBytes as error:
             log.error("transaction given up without a copy", offset=offset, position=position, damage=error.text)
             return b""

@@ -14,7 +14,7 @@ log = structlog.get_logger()
 
 
 class TransactionKeeper:
-    """See duetime_store.recovery.checkpointer.Keeper."""
+    """See duetime_store.recovery.checkpointer.CheckpointKeeper."""
 
     def __init__(self, halves: HalfQueue, log: CommitLog, table: OpenTransactions, worker: FileWorker) -> None:
         """`worker`: the checkpoints' thread."""

@@ -12,7 +12,7 @@ import numpy as np
 from duetime.v1 import store_pb2, transactions_pb2
 from duetime_core.errors import Ambiguous, InvalidArgument, NotFound, Violation
 from duetime_format import halves, record
-from duetime_format.errors import Damaged, within
+from duetime_format.errors import DamagedBytes, within
 from duetime_format.halves import COMMITTED, ENDED, GIVEN_UP
 from duetime_format.limits import TRANSACTIONS_PAGE_DEFAULT, TRANSACTIONS_PAGE_MAX
 from duetime_format.names import GIVEN_UP_TOPIC, HALF_TOPIC
@@ -21,14 +21,14 @@ from duetime_format.record import Record
 from duetime_format.timers import java_long
 
 from duetime_store.finding.destinations import destination_of
-from duetime_store.finding.finder import Finder
+from duetime_store.finding.finder import MessageFinder
 from duetime_store.log.commitlog import CommitLog
-from duetime_store.queues.halfqueue import End, HalfQueue
+from duetime_store.queues.halfqueue import HalfOutcome, HalfQueue
 from duetime_store.queues.queues import Queues
-from duetime_store.reading.turns import Turns, Walk
+from duetime_store.reading.turns import ScanTurns, YieldingScan
 from duetime_store.transactions.ending import OPEN, STATES, not_found
 from duetime_store.transactions.reading import read_half, topic_of
-from duetime_store.transactions.results import Results
+from duetime_store.transactions.results import SendResultMaker
 from duetime_store.transactions.table import OpenTransactions
 
 # Rows read in one piece of a step, and the maximum for one page, which then ends with its results and a token.
@@ -43,7 +43,7 @@ _GIVEN_UP = transactions_pb2.TRANSACTION_STATE_GIVEN_UP
 
 
 @dataclass(frozen=True, slots=True)
-class _Page:
+class _TransactionPage:
     """The request for a page, and its results so far."""
 
     request: transactions_pb2.ListTransactionsRequest
@@ -55,7 +55,7 @@ class _Page:
         return len(self.halves) == self.count
 
 
-class Looking:
+class TransactionReader:
     """Serves both calls."""
 
     def __init__(
@@ -64,9 +64,9 @@ class Looking:
         queues: Queues,
         halves: HalfQueue,
         table: OpenTransactions,
-        results: Results,
-        finder: Finder,
-        turns: Turns,
+        results: SendResultMaker,
+        finder: MessageFinder,
+        turns: ScanTurns,
         *,
         shard: int,
     ) -> None:
@@ -126,7 +126,7 @@ class Looking:
         return (kept or found)[-1].record.queue_offset
 
     def _described(
-        self, offset: int, position: int, found: Record | None, end: End | None
+        self, offset: int, position: int, found: Record | None, end: HalfOutcome | None
     ) -> store_pb2.HalfTransaction:
         """`found`: the half record; None: it has left the log."""
         half = store_pb2.HalfTransaction(half=store_pb2.Half(offset=offset, position=position))
@@ -162,7 +162,7 @@ class Looking:
         InvalidArgument: an invalid state, size or token."""
         kind, place, count = _asked(request)
         response = store_pb2.ListHalvesResponse()
-        page = _Page(request, count, response.halves)
+        page = _TransactionPage(request, count, response.halves)
         with self._turns.walk() as walk:
             walk.start()
             if kind == "o":
@@ -177,7 +177,7 @@ class Looking:
                 response.next_page_token = f"g:{following}"
         return response
 
-    async def _open(self, page: _Page, place: int, walk: Walk) -> int | None:
+    async def _open(self, page: _TransactionPage, place: int, walk: YieldingScan) -> int | None:
         """Fills in open ones from `place` on. Returns the next place; None: there are no more."""
         request = page.request
         for _ in range(LOOK_MAX // _PIECE):
@@ -199,7 +199,7 @@ class Looking:
             await walk.turn_if_over()
         return place
 
-    async def _given_up(self, page: _Page, place: int, walk: Walk) -> int | None:
+    async def _given_up(self, page: _TransactionPage, place: int, walk: YieldingScan) -> int | None:
         """As `_open`; `place` is one of TRANS_CHECK_MAX_TIME_TOPIC."""
         queue = self._queues.known(GIVEN_UP_TOPIC.encode(), 0)
         if queue is None:
@@ -223,7 +223,7 @@ class Looking:
         """None: it has been ended since, or has left the log."""
         try:
             copy = record.decode(self._log.read_record(position, size))
-        except Damaged:
+        except DamagedBytes:
             return None
         offset = halves.half_of(copy.properties)
         if offset is None:

@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 from duetime_store.lanes.alarm import ShardClock
 from duetime_store.metrics import StoreMetrics
-from duetime_store.transactions.ending import Answer
+from duetime_store.transactions.ending import EndResults
 from duetime_store.transactions.table import OpenTransactions
 from duetime_store.writing.staging import DUPLICATE, OK
 
@@ -48,7 +48,7 @@ def count_prepares(metrics: StoreMetrics, statuses: Iterable[int]) -> None:
         metrics.prepares.labels(result).inc(count)
 
 
-def count_ends(metrics: StoreMetrics, decisions: Sequence[int], answer: Answer) -> None:
+def count_ends(metrics: StoreMetrics, decisions: Sequence[int], answer: EndResults) -> None:
     """Counts ends by decision and resulting state."""
     states: list[int | str] = list(answer.states)
     for index, result in answer.others.items():

@@ -16,7 +16,7 @@ from duetime_store.transactions.table import OpenTransactions
 from duetime_store.writing.flusher import Flusher
 from duetime_store.writing.half_faults import half_faults
 from duetime_store.writing.halves import prepare
-from duetime_store.writing.staging import DUPLICATE, OK, Outcome
+from duetime_store.writing.staging import DUPLICATE, OK, PutOutcome
 from duetime_store.writing.store import Store
 from duetime_store.writing.visible import VisibleLog
 
@@ -25,15 +25,15 @@ _GROUP = (record.PRODUCER_GROUP.encode(),)
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedHalves:
     """`outcome` has the half offsets; the columns have one value for each record, -1 for rejected ones."""
 
-    outcome: Outcome
+    outcome: PutOutcome
     positions: list[int]
     check_at_ms: list[int]
 
 
-class Preparing:
+class TransactionPreparer:
     """Serves Prepare."""
 
     def __init__(self, store: Store, table: OpenTransactions, flusher: Flusher, *, timeout_ms: int) -> None:
@@ -42,7 +42,9 @@ class Preparing:
         self._flusher = flusher
         self._timeout_ms = timeout_ms
 
-    async def prepare(self, records: bytes, caller: str = "", callers: Sequence[tuple[str, int]] = ()) -> Prepared:
+    async def prepare(
+        self, records: bytes, caller: str = "", callers: Sequence[tuple[str, int]] = ()
+    ) -> PreparedHalves:
         """Durable on return. `callers`: the callers that the transactions count for, and the number of records of each,
         in order; the rest counts for `caller`.
 
@@ -56,7 +58,7 @@ class Preparing:
         await self._flusher.durable()
         return prepared
 
-    def stage(self, records: bytes, caller: str = "", callers: Sequence[tuple[str, int]] = ()) -> Prepared:
+    def stage(self, records: bytes, caller: str = "", callers: Sequence[tuple[str, int]] = ()) -> PreparedHalves:
         """As `prepare`; the result holds once everything is durable."""
         store = self._store
         store.gate.check_send()
@@ -80,9 +82,9 @@ class Preparing:
         self._answer_repeated(outcome, positions, check_at_ms)
         if new:
             self._add(intake, outcome, new, check_at_ms, [names[index] for index in new])
-        return Prepared(outcome, positions, check_at_ms)
+        return PreparedHalves(outcome, positions, check_at_ms)
 
-    def _check_at_ms(self, intake: Intake, outcome: Outcome, new: list[int]) -> list[int]:
+    def _check_at_ms(self, intake: Intake, outcome: PutOutcome, new: list[int]) -> list[int]:
         """Times of the first checks of new ones; 0 for others."""
         found = [0] * intake.count
         asks = _IMMUNITY in intake.data
@@ -91,7 +93,7 @@ class Preparing:
             found[index] = outcome.stored_at_ms + immune_ms
         return found
 
-    def _answer_repeated(self, outcome: Outcome, positions: list[int], check_at_ms: list[int]) -> None:
+    def _answer_repeated(self, outcome: PutOutcome, positions: list[int], check_at_ms: list[int]) -> None:
         log: VisibleLog | None = None
         for index, status in enumerate(outcome.statuses):
             if status == DUPLICATE:
@@ -103,7 +105,7 @@ class Preparing:
     def _add(
         self,
         intake: Intake,
-        outcome: Outcome,
+        outcome: PutOutcome,
         new: list[int],
         check_at_ms: list[int],
         callers: list[str],

@@ -7,7 +7,7 @@ from itertools import accumulate
 import numpy as np
 from duetime_format import record
 from duetime_format.columns import values
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.names import HALF_TOPIC
 from duetime_format.properties import as_text, value_of
 from duetime_format.record import Record
@@ -15,7 +15,7 @@ from duetime_format.timers import java_long
 from duetime_format.units import Ints, Units
 
 from duetime_store.log.commitlog import CommitLog
-from duetime_store.reading.gather import Expected, gather
+from duetime_store.reading.gather import ExpectedRecords, gather
 
 _TOPIC = HALF_TOPIC.encode()
 _REAL_TOPIC = record.REAL_TOPIC.encode()
@@ -60,7 +60,7 @@ def read_halves(log: CommitLog, offsets: Ints, units: Units) -> Halves:
     at = 0
     while at < len(rows):
         part = rows[at:]
-        data, count = gather(log, units[part], Expected(_TOPIC, 0, offsets[part]))
+        data, count = gather(log, units[part], ExpectedRecords(_TOPIC, 0, offsets[part]))
         taken = part[: max(count, 1)]
         if not count:
             # It is not in this span, or needs a closer look.
@@ -95,7 +95,7 @@ def read_half(log: CommitLog, offset: int, position: int, size: int) -> Record |
         return None
     try:
         found = record.decode(log.read_record(position, size))
-    except Damaged:
+    except DamagedBytes:
         return None
     is_it = (found.topic, found.queue, found.queue_offset, found.position) == (HALF_TOPIC, 0, offset, position)
     return found if is_it else None

@@ -16,7 +16,7 @@ _UNIQ_KEY, _REAL_QID, _DELAY = (name.encode() for name in (record.UNIQ_KEY, reco
 _TIMER_TOPIC = TIMER_TOPIC.encode()
 
 
-class Place(NamedTuple):
+class CommitPlace(NamedTuple):
     """The place of a committed transaction's real record, and its due time; 0 outside of lanes."""
 
     topic: bytes
@@ -27,14 +27,16 @@ class Place(NamedTuple):
     was_past: bool
 
 
-class Results:
+class SendResultMaker:
     """Makes SendResults of one shard."""
 
     def __init__(self, store: Store, *, shard: int) -> None:
         self._store = store
         self._shard = shard
 
-    def sent(self, place: Place, message_id: str, queue: int | None, level: bytes | None) -> message_pb2.SendResult:
+    def sent(
+        self, place: CommitPlace, message_id: str, queue: int | None, level: bytes | None
+    ) -> message_pb2.SendResult:
         """The result for a message whose half message names this queue and this level."""
         result = message_pb2.SendResult(message_id=message_id, shard=self._shard, offset=place.offset)
         if place.topic not in LANE_TOPIC_NAMES:
@@ -63,6 +65,6 @@ class Results:
             was_past = asked is not None and not asked.is_delay and asked.value <= found.stored_at_ms
         elif found.topic in LANE_TOPIC_NAMES:
             due_at_ms = self._store.history.due_at_ms(level_of(found.queue), position, found.stored_at_ms)
-        place = Place(found.topic, found.queue, found.queue_offset, due_at_ms, was_past)
+        place = CommitPlace(found.topic, found.queue, found.queue_offset, due_at_ms, was_past)
         own_id, queue, level = (value_of(found.properties, name) for name in (_UNIQ_KEY, _REAL_QID, _DELAY))
         return as_text(found.name[0]), self.sent(place, as_text(own_id), java_long(queue), level)

@@ -46,7 +46,7 @@ _SCAN_ROWS = 65_536
 Marks = npt.NDArray[np.uint16]
 
 
-class Open(NamedTuple):
+class OpenRows(NamedTuple):
     """Open transactions, as columns of equal length, in order of offsets unless said otherwise."""
 
     offsets: Ints
@@ -58,9 +58,9 @@ class Open(NamedTuple):
     # Times of the prepares, to the second.
     stored_at_ms: Ints
 
-    def part(self, first: int, stop: int) -> "Open":
+    def part(self, first: int, stop: int) -> "OpenRows":
         rows = slice(first, stop)
-        return Open(
+        return OpenRows(
             self.offsets[rows],
             self.groups[rows],
             self.checks[rows],
@@ -70,7 +70,7 @@ class Open(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class TransactionSnapshot:
     """The table at one moment; it does not change later."""
 
     # Names of groups, by number.
@@ -81,12 +81,12 @@ class Snapshot:
     dues: Ints
     stored_s: Rows
 
-    def rows(self) -> Open:
+    def rows(self) -> OpenRows:
         kept = self.groups != _NOBODY
         checks = (self.marks[kept] & _CHECKS).astype(np.int64)
         stored_at_ms = self.stored_s[kept].astype(np.int64) * 1_000
         groups = self.groups[kept]
-        return Open(self.offsets[kept], groups, checks, self.dues[kept], stored_at_ms)
+        return OpenRows(self.offsets[kept], groups, checks, self.dues[kept], stored_at_ms)
 
 
 class OpenTransactions:
@@ -133,12 +133,12 @@ class OpenTransactions:
     def are_open(self, offsets: Ints) -> Mask:
         return self._find(offsets)[1]
 
-    def find(self, offsets: Ints) -> Open:
+    def find(self, offsets: Ints) -> OpenRows:
         """The open ones among `offsets`, in the order given."""
         rows, found = self._find(offsets)
         return self._open(rows[found])
 
-    def page(self, after: int, group: str, count: int) -> Open:
+    def page(self, after: int, group: str, count: int) -> OpenRows:
         """The next ones after an offset, of one group or, if that is empty, of all."""
         number = self._numbers.get(group, _NOBODY) if group else None
         if number == _NOBODY:
@@ -153,12 +153,12 @@ class OpenTransactions:
             at += len(groups)
         return self._open(np.concatenate(parts) if parts else np.empty(0, np.int64))
 
-    def oldest(self) -> Open:
+    def oldest(self) -> OpenRows:
         """The one prepared first, if there is any."""
         self._skip_ended()
         return self._open(np.arange(self._first, min(self._first + 1, self._used)))
 
-    def expired(self, stored_before_ms: int, count: int) -> Open:
+    def expired(self, stored_before_ms: int, count: int) -> OpenRows:
         """The first ones prepared before a time: to the second, so up to one later."""
         self._skip_ended()
         # This many rows have `count` open ones.
@@ -180,8 +180,8 @@ class OpenTransactions:
         found: Mask = (self._offsets[near] == offsets) & (self._groups[near] != _NOBODY)
         return near, found
 
-    def _open(self, rows: Ints | Rows) -> Open:
-        return Open(
+    def _open(self, rows: Ints | Rows) -> OpenRows:
+        return OpenRows(
             self._offsets[rows],
             self._groups[rows],
             (self._marks[rows] & _CHECKS).astype(np.int64),
@@ -327,7 +327,7 @@ class OpenTransactions:
         """Whether checks may be ready; ended ones count too until they are taken."""
         return self._numbers.get(group, _NOBODY) in self._ready
 
-    def take(self, groups: Sequence[str], count: int, now_ms: int, again_at_ms: int) -> Open:
+    def take(self, groups: Sequence[str], count: int, now_ms: int, again_at_ms: int) -> OpenRows:
         """Hands out ready checks, `count` at most, evenly over the groups; each is due again at a later time. In no
         order."""
         lines = [number for group in groups if (number := self._numbers.get(group, _NOBODY)) in self._ready]
@@ -345,7 +345,7 @@ class OpenTransactions:
         self._push(rows)
         return taken
 
-    def take_exhausted(self, count: int, now_ms: int, again_at_ms: int) -> Open:
+    def take_exhausted(self, count: int, now_ms: int, again_at_ms: int) -> OpenRows:
         """Hands out those to be given up; each returns later if it is still open. In no order."""
         rows = self._pop([_EXHAUSTED] if _EXHAUSTED in self._ready else [], count, now_ms)
         taken = self._open(rows)
@@ -368,7 +368,7 @@ class OpenTransactions:
             lines = later + [line for line in served if line in self._ready]
         return found
 
-    def heard(self, offsets: Ints) -> Open:
+    def heard(self, offsets: Ints) -> OpenRows:
         """Notes that living producers have heard these checks. Returns those that count, with their new number of
         checks."""
         rows = self._unreported(offsets)
@@ -376,7 +376,7 @@ class OpenTransactions:
         self._marks[rows] = np.minimum(checks, _CHECKS) | _REPORTED
         return self._open(rows)
 
-    def unheard(self, offsets: Ints, now_ms: int) -> Open:
+    def unheard(self, offsets: Ints, now_ms: int) -> OpenRows:
         """Notes that nobody has heard these checks: they do not count, and are due at once, or soon after repeated
         failures."""
         rows = self._unreported(offsets)
@@ -422,10 +422,10 @@ class OpenTransactions:
 
     # --- saving -------------------------------------------------------------------------------------------------------
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> TransactionSnapshot:
         """A plain copy of all columns; call `rows` when there is time."""
         used = slice(self._used)
-        return Snapshot(
+        return TransactionSnapshot(
             list(self._names),
             self._offsets[used].copy(),
             self._groups[used].copy(),
@@ -434,7 +434,7 @@ class OpenTransactions:
             self._stored_s[used].copy(),
         )
 
-    def load(self, rows: Open, names: Sequence[str]) -> None:
+    def load(self, rows: OpenRows, names: Sequence[str]) -> None:
         """Loads saved rows into the table, which must be empty. `names`: of the groups, by number."""
         names = [names[number] for number in rows.groups.tolist()]
         self.add(rows.offsets, names, rows.next_check_at_ms, rows.stored_at_ms, rows.checks)

@@ -18,7 +18,7 @@ import numpy as np
 
 from duetime_store.files import derived
 from duetime_store.files.disk import Disk
-from duetime_store.transactions.table import Open, Snapshot
+from duetime_store.transactions.table import OpenRows, TransactionSnapshot
 
 FILE, BACKUP = "duetimeTransactions", "duetimeTransactions.bak"
 MAGIC, VERSION = b"DTTX", 1
@@ -28,15 +28,15 @@ _TYPES = (">i8", ">i8", ">i8", ">u4", ">u4", ">u2")
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedTransactions:
     """A table at a position of the log, for `OpenTransactions.load`."""
 
     position: int
     names: Sequence[str]
-    rows: Open
+    rows: OpenRows
 
 
-def encode(snapshot: Snapshot, position: int) -> bytes:
+def encode(snapshot: TransactionSnapshot, position: int) -> bytes:
     rows = snapshot.rows()
     used, groups = np.unique(rows.groups, return_inverse=True)
     names = [snapshot.names[number].encode() for number in used.tolist()]
@@ -48,7 +48,7 @@ def encode(snapshot: Snapshot, position: int) -> bytes:
     return derived.sealed(MAGIC, VERSION, parts)
 
 
-def decode(data: bytes) -> Saved:
+def decode(data: bytes) -> SavedTransactions:
     """Raises: Damaged."""
     derived.check(data, MAGIC, VERSION)
     group_count, row_count, position = _HEAD.unpack_from(data, derived.SEAL_BYTES)
@@ -63,17 +63,17 @@ def decode(data: bytes) -> Saved:
         columns.append(np.frombuffer(data, kind, row_count, at))
         at += columns[-1].nbytes
     offsets, _, dues, groups, stored_s, checks = columns
-    rows = Open(
+    rows = OpenRows(
         offsets.astype(np.int64),
         groups.astype(np.uint32),
         checks.astype(np.int64),
         dues.astype(np.int64),
         stored_s.astype(np.int64) * 1_000,
     )
-    return Saved(position, names, rows)
+    return SavedTransactions(position, names, rows)
 
 
-def read(folder: Path, position: int) -> tuple[Saved | None, str]:
+def read(folder: Path, position: int) -> tuple[SavedTransactions | None, str]:
     """(the table as of a position, the reason for having none)."""
     return derived.read(folder, (FILE, BACKUP), decode, position)
 

@@ -10,7 +10,7 @@ from duetime_format.lanes import LANE_TOPIC_NAMES
 from duetime_format.limits import BATCH_BYTES_MAX
 
 from duetime_store.log.intake import Intake
-from duetime_store.writing.staging import DUPLICATE, OK, REFUSED, Outcome
+from duetime_store.writing.staging import DUPLICATE, OK, REFUSED, PutOutcome
 
 PARTLY_STORED = "BATCH_PARTLY_STORED"
 
@@ -53,7 +53,7 @@ def span_bytes(intake: Intake, first: int, stop: int) -> int:
     return int(intake.starts[stop - 1] + intake.sizes[stop - 1] - intake.starts[first])
 
 
-def refuse_whole(intake: Intake, outcome: Outcome) -> None:
+def refuse_whole(intake: Intake, outcome: PutOutcome) -> None:
     """Rejects all records of a batch that has a rejected one."""
     for first, stop in intake.batches:
         refused = [index for index in range(first, stop) if outcome.statuses[index] == REFUSED]
@@ -63,7 +63,7 @@ def refuse_whole(intake: Intake, outcome: Outcome) -> None:
             _refuse(outcome, first, stop, text if error is None else error)
 
 
-def refuse_partly_stored(intake: Intake, outcome: Outcome, twins: dict[int, int]) -> None:
+def refuse_partly_stored(intake: Intake, outcome: PutOutcome, twins: dict[int, int]) -> None:
     """Rejects batches that are stored in part: their ids belong to another set of messages. Removes the rejected
     records from `twins`, the records that repeat others of the put."""
     changed = True
@@ -86,7 +86,7 @@ def refuse_partly_stored(intake: Intake, outcome: Outcome, twins: dict[int, int]
         refuse_whole(intake, outcome)
 
 
-def _refuse(outcome: Outcome, first: int, stop: int, fault: str | DueTimeError) -> None:
+def _refuse(outcome: PutOutcome, first: int, stop: int, fault: str | DueTimeError) -> None:
     for index in range(first, stop):
         if outcome.statuses[index] != REFUSED:
             outcome.refuse(index, fault)

@@ -18,7 +18,7 @@ from duetime_store.queues.queues import Queues
 CLOSED_MS = 60_000
 
 
-class Closing:
+class ClosedTopics:
     """The closed and deleted topics of a shard. Belongs to the event loop's thread."""
 
     def __init__(self, queues: Queues, clock: Clock) -> None:

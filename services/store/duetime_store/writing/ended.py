@@ -14,7 +14,7 @@ from duetime_format.properties import as_text, value_of
 from duetime_format.texts import shown
 
 from duetime_store.lanes.lane import CANCELLED
-from duetime_store.lanes.lanes import Lanes
+from duetime_store.lanes.lanes import ShardLanes
 from duetime_store.log.intake import GROUP_PREFIXES
 from duetime_store.queues.halfqueue import HalfQueue
 from duetime_store.writing.visible import FirstCopy
@@ -26,7 +26,7 @@ _UNDELIVERED = ("ROLLED_BACK", "GIVEN_UP")
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedEntry:
     """An ended lane entry, and the store time after which the log has its end."""
 
     lane: int
@@ -37,7 +37,7 @@ class Ended:
 class UnsureEnd(MessageEnded):
     """A cancelled or replaced message that was sent with `replace`; the log names the end."""
 
-    def __init__(self, topic: str, message_id: str, ended: Ended) -> None:
+    def __init__(self, topic: str, message_id: str, ended: EndedEntry) -> None:
         super().__init__(topic, message_id, "CANCELLED")
         self.ended = ended
 
@@ -49,7 +49,7 @@ class UnsureEnd(MessageEnded):
 class EndFinder:
     """Finds the ends of messages in the states of lanes and halves. Belongs to the event loop's thread."""
 
-    def __init__(self, lanes: Lanes, half_queue: HalfQueue) -> None:
+    def __init__(self, lanes: ShardLanes, half_queue: HalfQueue) -> None:
         self._lanes = lanes
         self._halves = half_queue
 
@@ -67,7 +67,7 @@ class EndFinder:
             return None
         if not value_of(first.properties, _UPSERT):
             return MessageEnded(topic, message_id, "CANCELLED")
-        return UnsureEnd(topic, message_id, Ended(number, first.queue_offset, first.stored_at_ms))
+        return UnsureEnd(topic, message_id, EndedEntry(number, first.queue_offset, first.stored_at_ms))
 
     def of_transaction(self, first: FirstCopy) -> FailedPrecondition | None:
         """The end of the transaction that prepared or committed this record. None: it is open."""

@@ -13,21 +13,21 @@ from duetime_format.names import CANCELLED_TOPIC
 from duetime_format.record import Record
 from duetime_format.units import Ints
 
-from duetime_store.lanes.lane import Lane
-from duetime_store.lanes.lanes import Lanes
-from duetime_store.writing.staging import OK, Outcome
+from duetime_store.lanes.lane import ShardLane
+from duetime_store.lanes.lanes import ShardLanes
+from duetime_store.writing.staging import OK, PutOutcome
 from duetime_store.writing.store import Store
 
 # Maximum bytes of rows in one record.
 RECORD_BYTES = 256 * 1024 // END_BYTES * END_BYTES
 
 
-def state_of(lanes: Lanes, number: int, entry: int) -> int:
+def state_of(lanes: ShardLanes, number: int, entry: int) -> int:
     """PENDING, RESTORED, CANCELLED or UNKNOWN (lanes/lane.py)."""
     return int(lanes[number].states(np.array([entry]))[0])
 
 
-def cancel(store: Store, ended: Sequence[tuple[Lane, Ints, Ints]]) -> None:
+def cancel(store: Store, ended: Sequence[tuple[ShardLane, Ints, Ints]]) -> None:
     """Stages the ends of pending entries (lane, entries, due times), in one record unless they exceed RECORD_BYTES.
 
     Raises:
@@ -45,18 +45,18 @@ def cancel(store: Store, ended: Sequence[tuple[Lane, Ints, Ints]]) -> None:
         _stage(store, lane, entries)
 
 
-def replace(store: Store, encoded: bytes, place: tuple[int, int] | None) -> Outcome:
+def replace(store: Store, encoded: bytes, place: tuple[int, int] | None) -> PutOutcome:
     """Stages a record and the end of the pending entry that it replaces. `place`: that entry's lane and number, if any.
 
     Raises:
         As Store.admit.
     """
     intake = store.admit(encoded)
-    outcome = Outcome.of_nothing(intake.count, OK, store.clock.now_ms())
+    outcome = PutOutcome.of_nothing(intake.count, OK, store.clock.now_ms())
     for index, fault in store.sent_faults(intake, replace=True).items():
         outcome.refuse(index, fault)
     if outcome.statuses == [OK]:
-        stored = Outcome([], stored_at_ms=outcome.stored_at_ms)
+        stored = PutOutcome([], stored_at_ms=outcome.stored_at_ms)
         store.stage_sent(intake, stored)
         outcome.take_places([0], stored)
         if place is not None:
@@ -65,6 +65,6 @@ def replace(store: Store, encoded: bytes, place: tuple[int, int] | None) -> Outc
     return outcome
 
 
-def _stage(store: Store, lane: Lane, entries: Ints) -> None:
+def _stage(store: Store, lane: ShardLane, entries: Ints) -> None:
     lane.stage_cancel(entries)
     store.staged.ended.append((lane, entries))

@@ -10,7 +10,6 @@ from itertools import starmap
 
 import numpy as np
 import numpy.typing as npt
-from duetime_core.ondisk.facts import QUEUE_ID_MAX
 from duetime_format import layout, record, timers
 from duetime_format.columns import holds
 from duetime_format.lanes import LANE_TOPIC_NAMES, level_of
@@ -35,6 +34,7 @@ from duetime_format.names import (
     is_system_topic,
 )
 from duetime_format.properties import VALUE_END
+from duetime_shard.facts import QUEUE_ID_MAX
 
 from duetime_store.log.intake import Intake
 
@@ -54,7 +54,7 @@ _OWN_BEGINNING = b"DT_"
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class RecordLimits:
     """Limits of a shard: the highest level, the number of lanes for any time, and the maximum bytes of a record."""
 
     highest: int
@@ -62,7 +62,7 @@ class Taken:
     record_bytes_max: int
 
 
-def sent_faults(intake: Intake, taken: Taken, now_ms: int, *, replace: bool = False) -> dict[int, str]:
+def sent_faults(intake: Intake, taken: RecordLimits, now_ms: int, *, replace: bool = False) -> dict[int, str]:
     """Faults of sent records, by index. `replace`: the store made the records itself, to replace others."""
     faults = {} if replace else own_faults(intake, OWN_PROPERTIES)
     if not intake.count:

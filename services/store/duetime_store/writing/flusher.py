@@ -37,7 +37,7 @@ FLUSH_LATER_MS = 1_000
 QUICK_BYTES_MAX = 65_536
 
 
-class _NotWritten(Exception):
+class _BatchNotWritten(Exception):
     """The batch counts as not written, for lack of disk space or descriptors."""
 
     def __init__(self, error: OSError) -> None:
@@ -148,7 +148,7 @@ class Flusher:
                 segments = self._write(batch, owed, flushes)
             else:
                 segments = await self._on_disk(lambda: self._write(batch, owed, flushes))
-        except _NotWritten as refused:
+        except _BatchNotWritten as refused:
             await self._take_back(refused.error)
             return
         except OSError as error:
@@ -185,7 +185,7 @@ class Flusher:
         except OSError as error:
             if error.errno in NO_ROOM or error.errno in NO_FILES:
                 self._metrics.flush_error(error)
-                raise _NotWritten(error) from error
+                raise _BatchNotWritten(error) from error
             raise
         if flushes:
             _flush_all([*segments, *(segment for segment in owed if segment not in segments)])

@@ -13,7 +13,7 @@ from duetime_format.properties import as_text
 from duetime_format.timers import java_long
 
 from duetime_store.log.intake import Intake
-from duetime_store.writing.faults import OWN_PROPERTIES, SENT_BYTES_MAX, Taken, own_faults, sent_key_fault
+from duetime_store.writing.faults import OWN_PROPERTIES, SENT_BYTES_MAX, RecordLimits, own_faults, sent_key_fault
 from duetime_store.writing.store import Store
 
 _HALF_KEY = HALF_TOPIC.encode(), 0
@@ -35,7 +35,7 @@ Text = bytes | None
 def half_faults(store: Store, intake: Intake) -> dict[int, str | DueTimeError]:
     """Faults of half records by index, and errors for new queues of their destinations."""
     taken, now_ms = (
-        Taken(store.levels.highest, store.timer_lane_count, store.log.record_bytes_max),
+        RecordLimits(store.levels.highest, store.timer_lane_count, store.log.record_bytes_max),
         store.clock.now_ms(),
     )
     born = np.frombuffer(intake.data, np.uint8)[intake.starts + layout.BORN_AT]

@@ -19,7 +19,7 @@ from duetime_format.texts import shown
 from duetime_store.log.intake import Intake, parse
 from duetime_store.writing.faults import ended_faults
 from duetime_store.writing.repeats import answer_twins, find_twins
-from duetime_store.writing.staging import DUPLICATE, OK, Outcome
+from duetime_store.writing.staging import DUPLICATE, OK, PutOutcome
 from duetime_store.writing.store import Store
 from duetime_store.writing.visible import FirstCopy
 
@@ -28,7 +28,7 @@ _UNKNOWN = -1
 
 
 @dataclass(slots=True)
-class Decided:
+class HalfResolutions:
     """Ends of open half messages, as columns."""
 
     offsets: list[int]
@@ -38,7 +38,7 @@ class Decided:
 
 
 @dataclass(slots=True)
-class Placed:
+class PlacedEnds:
     """Positions of the ends' stored records, as columns with one value per record."""
 
     # Indices of the ends.
@@ -60,14 +60,14 @@ def prepare(
     intake: Intake,
     faults: Mapping[int, str | DueTimeError],
     take: Callable[[int], None],
-) -> tuple[Outcome, list[int]]:
+) -> tuple[PutOutcome, list[int]]:
     """Stages half records without faults that were not prepared before. A repeat joins its transaction if that is open
     and is rejected if it has ended. Also returns each record's position; -1: rejected or unknown.
 
     Args:
         take: takes a seat for the record of this index, or raises its refusal.
     """
-    outcome = Outcome.of_nothing(intake.count, OK, store.clock.now_ms())
+    outcome = PutOutcome.of_nothing(intake.count, OK, store.clock.now_ms())
     for index, fault in faults.items():
         outcome.refuse(index, fault)
     asked = store.repeats.among(intake)
@@ -90,7 +90,7 @@ def prepare(
         except DueTimeError as error:
             outcome.refuse(index, error)
     chosen = [index for index in chosen if outcome.statuses[index] == OK]
-    stored = Outcome([], stored_at_ms=outcome.stored_at_ms)
+    stored = PutOutcome([], stored_at_ms=outcome.stored_at_ms)
     staged = store.stage_sent(intake if len(chosen) == intake.count else intake.only(chosen), stored).tolist()
     outcome.take_places(chosen, stored)
     answer_twins(intake, outcome, twins)
@@ -106,7 +106,7 @@ def _sent_before(first: FirstCopy) -> AlreadyExists:
     return AlreadyExists(text, reason="MESSAGE_SENT")
 
 
-def _positions(store: Store, outcome: Outcome, chosen: Sequence[int], staged: Sequence[int]) -> list[int]:
+def _positions(store: Store, outcome: PutOutcome, chosen: Sequence[int], staged: Sequence[int]) -> list[int]:
     """Positions of the half records, both newly staged and existing ones."""
     positions = [_UNKNOWN] * len(outcome.statuses)
     for index, position in zip(chosen, staged, strict=True):
@@ -118,7 +118,7 @@ def _positions(store: Store, outcome: Outcome, chosen: Sequence[int], staged: Se
     return positions
 
 
-def end(store: Store, ends: Decided, ended: Callable[[Sequence[int]], None]) -> Placed:
+def end(store: Store, ends: HalfResolutions, ended: Callable[[Sequence[int]], None]) -> PlacedEnds:
     """Stages ends of half messages, at most one of each.
 
     Args:
@@ -146,20 +146,20 @@ def end(store: Store, ends: Decided, ended: Callable[[Sequence[int]], None]) -> 
     return placed
 
 
-def _stage_records(store: Store, ends: Decided) -> tuple[Placed, dict[int, int]]:
+def _stage_records(store: Store, ends: HalfResolutions) -> tuple[PlacedEnds, dict[int, int]]:
     """Also returns the records' positions, by half offset."""
     owners = [index for index, record in enumerate(ends.records) if record]
     if not owners:
-        return Placed([], [], [], [], [], [], {}), {}
+        return PlacedEnds([], [], [], [], [], [], {}), {}
     intake = parse(b"".join(ends.records))
     faults = ended_faults(intake, store.log.record_bytes_max) | store.closing.deleted_faults(intake)
     refused = {owners[index]: fault for index, fault in faults.items()}
     if faults:
         chosen = [index for index in range(intake.count) if index not in faults]
         owners, intake = [owners[index] for index in chosen], intake.only(chosen)
-    stored = Outcome([], stored_at_ms=store.clock.now_ms())
+    stored = PutOutcome([], stored_at_ms=store.clock.now_ms())
     positions = store.stage_sent(intake, stored).tolist()
     offsets = [ends.offsets[index] for index in owners]
     columns = stored.queue_offsets, stored.due_at_ms, stored.past
-    placed = Placed(owners, list(intake.keys), intake.key_of.tolist(), *columns, refused)
+    placed = PlacedEnds(owners, list(intake.keys), intake.key_of.tolist(), *columns, refused)
     return placed, dict(zip(offsets, positions, strict=True))

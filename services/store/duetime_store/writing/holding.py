@@ -20,13 +20,13 @@ from duetime_format.limits import AHEAD_MS_MAX
 from duetime_format.plans import PLAN_MS_MAX
 from duetime_format.units import Ints, dues_of
 
-from duetime_store.lanes.alarm import Alarm
-from duetime_store.lanes.lane import Head, Lane
+from duetime_store.lanes.alarm import ClockAlarm
+from duetime_store.lanes.lane import LaneHead, ShardLane
 from duetime_store.log.intake import Intake
 from duetime_store.writing.flusher import Flusher
 from duetime_store.writing.promises import PROMISE_BY_MS
 from duetime_store.writing.promising import promise
-from duetime_store.writing.staging import CANCELLED, DUPLICATE, OK, Outcome
+from duetime_store.writing.staging import CANCELLED, DUPLICATE, OK, PutOutcome
 from duetime_store.writing.store import Store
 
 # A lane that has staged this many records in a put waits for the disk before its next put. A backlog with several
@@ -38,10 +38,10 @@ NEVER_MS = 1 << 62
 _GOING_ON = frozenset((OK, DUPLICATE, CANCELLED))
 
 
-class Holding:
+class RestoreHolder:
     """Takes the records that schedulers restore."""
 
-    def __init__(self, store: Store, flusher: Flusher, alarm: Alarm, *, bytes_max: int) -> None:
+    def __init__(self, store: Store, flusher: Flusher, alarm: ClockAlarm, *, bytes_max: int) -> None:
         self._store = store
         self._clock = store.clock
         self._flusher = flusher
@@ -59,7 +59,7 @@ class Holding:
         named: Sequence[int] | Ints = (),
         *,
         is_own: bool = False,
-    ) -> tuple[Outcome, "asyncio.Future[None] | None"]:
+    ) -> tuple[PutOutcome, "asyncio.Future[None] | None"]:
         """Stages each record once its entry is due; all are staged or rejected on return.
 
         Returns the outcome, and a future that is done when all staged records are durable. None: they are.
@@ -88,18 +88,18 @@ class Holding:
             self._bytes -= len(records)
             lane.attendance.end_put(self._clock.monotonic_ms())
 
-    async def _stage(self, intake: Intake, lane: Lane, entries: Ints, is_own: bool) -> Outcome:
+    async def _stage(self, intake: Intake, lane: ShardLane, entries: Ints, is_own: bool) -> PutOutcome:
         try:
             return await self._stage_each(intake, lane, entries, is_own)
         finally:
             # The next put makes its own.
             self._store.promises.forget(lane)
 
-    async def _stage_each(self, intake: Intake, lane: Lane, entries: Ints, is_own: bool) -> Outcome:
+    async def _stage_each(self, intake: Intake, lane: ShardLane, entries: Ints, is_own: bool) -> PutOutcome:
         undone_count = self._store.undone_count
         units = lane.units(entries)
         dues = dues_of(units["tags"])
-        parts: list[Outcome] = []
+        parts: list[PutOutcome] = []
         done = promised = 0
         # Whether no other pending entry comes before the next one: checked again when one may have arrived.
         is_next = False
@@ -125,7 +125,7 @@ class Holding:
             promised = max(done, promised)
             moment_ms = self._promise_at_ms(dues, promised)
             if moment_ms > self._clock.now_ms():
-                held = Head(entries[done:], units[done:])
+                held = LaneHead(entries[done:], units[done:])
                 is_next = await self._until(lane, held, min(int(dues[done]), moment_ms))
             elif has_staged and (taken := self._store.when_taken()) is not None:
                 # Records in the same batch as a plan would wait for its flush.
@@ -143,7 +143,7 @@ class Holding:
         is_none = first == len(dues) or not self._flusher.keeps_promises
         return NEVER_MS if is_none else int(dues[first]) - PROMISE_BY_MS
 
-    def _promise(self, intake: Intake, lane: Lane, entries: Ints, dues: Ints, done: int, first: int) -> int:
+    def _promise(self, intake: Intake, lane: ShardLane, entries: Ints, dues: Ints, done: int, first: int) -> int:
         """Promises places to the records from `first` that are due soon; records from `done` to `first` have promises.
         Returns the index of the first unexamined record."""
         by_ms = self._clock.now_ms() + PLAN_MS_MAX
@@ -156,7 +156,7 @@ class Holding:
             self._flusher.wake()
         return stop
 
-    async def _until(self, lane: Lane, held: Head, at_ms: int) -> bool:
+    async def _until(self, lane: ShardLane, held: LaneHead, at_ms: int) -> bool:
         """Waits until `at_ms`, or until an entry may have arrived that falls due before the first held one: the gap
         then reports it to the scheduler at once. Returns whether none has."""
         moment = asyncio.get_running_loop().create_future()
@@ -184,14 +184,14 @@ def _entries(count: int, first_entry: int, named: Sequence[int] | Ints) -> Ints:
     return entries
 
 
-def _may_come(lane: Lane, entry: Ints) -> bool:
+def _may_come(lane: ShardLane, entry: Ints) -> bool:
     """Whether no other pending entry comes before this one."""
     return any(mask.any() for mask in lane.fence(entry))
 
 
-def _joined(parts: list[Outcome]) -> Outcome:
+def _joined(parts: list[PutOutcome]) -> PutOutcome:
     """One outcome of consecutive parts."""
-    whole = Outcome([], stored_at_ms=parts[-1].stored_at_ms, watermark=parts[-1].watermark)
+    whole = PutOutcome([], stored_at_ms=parts[-1].stored_at_ms, watermark=parts[-1].watermark)
     for part in parts:
         at = len(whole.statuses)
         whole.statuses += part.statuses

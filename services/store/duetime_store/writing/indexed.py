@@ -5,7 +5,7 @@ record at a start decides: it holds the first offset with words, or has none its
 """
 
 from duetime_format import record, subjects
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.names import GROUPS_TOPIC
 
 from duetime_store.log.commitlog import CommitLog
@@ -41,6 +41,6 @@ class IndexedJournals:
         position, size, _ = units[0].item()
         try:
             since = subjects.since_of(record.decode(self._log.read_record(position, size)).properties)
-        except Damaged:
+        except DamagedBytes:
             since = None
         return queue.max_offset if since is None else since

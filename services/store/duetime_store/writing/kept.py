@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from duetime_core.errors import FailedPrecondition
 from duetime_core.telemetry.defects import defect
-from duetime_format.restore import Entries, quickest_run
+from duetime_format.restore import PulledEntries, quickest_run
 from duetime_format.units import Ints
 
 # Limit over all lanes; beyond it, records travel.
@@ -19,21 +19,21 @@ KEPT_BYTES_MAX = 32 * 1024 * 1024
 
 
 @dataclass(slots=True)
-class Batch:
+class RestoredBatch:
     """Entries of one pull, and their restored records, back to back."""
 
     entries: Ints
     records: bytes
 
 
-class Kept:
+class RestoredBatches:
     """All batches, by lane. A lane's are dropped when its scheduler restarts the lane."""
 
     def __init__(self) -> None:
-        self._batches: dict[int, list[Batch]] = {}
+        self._batches: dict[int, list[RestoredBatch]] = {}
         self._bytes = 0
 
-    def keep(self, entries: Entries) -> bool:
+    def keep(self, entries: PulledEntries) -> bool:
         """Restores and keeps these entries. Returns whether all are kept."""
         if not len(entries.numbers) or self._bytes + len(entries.records) > KEPT_BYTES_MAX:
             return False
@@ -45,11 +45,11 @@ class Kept:
             return False
         if count < len(entries.numbers):
             return False
-        self._batches.setdefault(entries.lane, []).append(Batch(entries.numbers, records))
+        self._batches.setdefault(entries.lane, []).append(RestoredBatch(entries.numbers, records))
         self._bytes += len(records)
         return True
 
-    def take(self, lane: int, first_entry: int, count: int) -> Batch:
+    def take(self, lane: int, first_entry: int, count: int) -> RestoredBatch:
         """Removes and returns the batch of `count` entries from `first_entry`. Raises: FailedPrecondition."""
         batches = self._batches.get(lane, [])
         for at, batch in enumerate(batches):

@@ -9,7 +9,7 @@ from duetime_core.clock import Clock
 from duetime_store.files.gate import NO_FILES
 from duetime_store.files.worker import FileWorker
 from duetime_store.metrics import StoreMetrics
-from duetime_store.queues.queuedisk import QueueDisk, Written, write_units
+from duetime_store.queues.queuedisk import FlushWork, QueueDisk, write_units
 
 log = structlog.get_logger()
 
@@ -51,7 +51,7 @@ class LateWriter:
         waiting = list(shared.late)
         for first in range(0, len(waiting), STEP_QUEUES):
             late = [queue.late_units() for queue in waiting[first : first + STEP_QUEUES] if queue in shared.late]
-            written = Written()
+            written = FlushWork()
             work = partial(write_units, shared.disk, late, written, flush=not shared.syncs_whole)
             try:
                 await self._worker.run(work)

@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from duetime_store.counting.counts import CELLS_MAX
-from duetime_store.lanes.lateness import LATE_BUCKETS_MS, Lateness
+from duetime_store.lanes.lateness import LATE_BUCKETS_MS, LaneLateness
 from duetime_store.writing.store import Store
 
 HORIZONS_MS = {"now": 0, "1s": 1_000, "10s": 10_000, "1m": 60_000, "10m": 600_000, "1h": 3_600_000, "1d": 86_400_000}
@@ -138,6 +138,6 @@ class ShardCollector(Collector):
         yield from (runs, rows, size)
 
 
-def _buckets(lateness: Lateness) -> list[tuple[str, float]]:
+def _buckets(lateness: LaneLateness) -> list[tuple[str, float]]:
     bounds = [*(str(bound) for bound in LATE_BUCKETS_MS), "+Inf"]
     return list(zip(bounds, lateness.counts.cumsum().tolist(), strict=True))

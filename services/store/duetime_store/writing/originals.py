@@ -14,11 +14,11 @@ from duetime_core.errors import InvalidArgument
 from duetime_core.telemetry.logs import sparing
 from duetime_core.telemetry.traces import name_of
 from duetime_format import record
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.lanes import lane_of
 from duetime_format.names import QUARANTINE_TOPIC
 from duetime_format.properties import decode_properties, value_of
-from duetime_format.restore import Entry, Unrestorable, is_entry, message_id_of, quickest_count, restore
+from duetime_format.restore import PulledEntry, UnrestorableEntry, is_entry, message_id_of, quickest_count, restore
 from duetime_format.units import FILLER_SIZE, Ints, Units
 
 from duetime_store.log.commitlog import CommitLog
@@ -92,7 +92,7 @@ class Originals:
         data = intake.bytes_of(index)
         topic, _ = intake.keys[int(intake.key_of[index])]
         original = self._original(level, entry, unit)
-        expected, why = self._expected(Entry(level, entry, unit[2], original.data), original.damage)
+        expected, why = self._expected(PulledEntry(level, entry, unit[2], original.data), original.damage)
         if topic == _QUARANTINE_TOPIC:
             return _aside_fault(data, original) if why else f"entry {entry} of lane {level} can be restored"
         if why:
@@ -106,7 +106,7 @@ class Originals:
         data = self._log.read(position, size)
         try:
             found = record.decode(data)
-        except Damaged as error:
+        except DamagedBytes as error:
             return Original(data, error.text)
         if (
             found.size != size
@@ -116,13 +116,13 @@ class Originals:
             return Original(data, "another record is in its place")
         return Original(data)
 
-    def _expected(self, entry: Entry, damage: str) -> tuple[bytes, str]:
+    def _expected(self, entry: PulledEntry, damage: str) -> tuple[bytes, str]:
         """The record that belongs in the entry's place, or the reason for having none."""
         if damage:
             return b"", damage
         try:
             expected = restore(entry)
-        except Unrestorable as error:
+        except UnrestorableEntry as error:
             return b"", str(error)
         except Exception as error:
             # A bug of ours, which schedulers have too: one odd entry must not block its lane.
@@ -137,7 +137,7 @@ def _aside_fault(data: bytes, original: Original) -> str:
     """The fault of a record that quarantines an entry. The scheduler words its reason freely."""
     try:
         found = record.decode(data, check_crc=False)
-    except Damaged as error:
+    except DamagedBytes as error:
         return error.text
     properties = decode_properties(found.properties)
     if found.queue != 0 or not properties.keys() <= _ASIDE_PROPERTIES:
@@ -154,7 +154,7 @@ def _difference(data: bytes, expected: bytes) -> str:
     """The first difference of a record from the expected one."""
     try:
         given, right = record.decode(data, check_crc=False), record.decode(expected, check_crc=False)
-    except Damaged as error:
+    except DamagedBytes as error:
         return error.text
     if given.topic != right.topic:
         return f"its topic is {_shown(given.topic.encode())}, not {right.topic}"

@@ -20,7 +20,7 @@ from duetime_format.columns import Ints
 from duetime_format.names import QUARANTINE_TOPIC
 from duetime_format.plans import Plan, rows_of
 
-from duetime_store.lanes.lane import Lane
+from duetime_store.lanes.lane import ShardLane
 from duetime_store.log.intake import Intake
 from duetime_store.queues.consumequeue import ConsumeQueue
 
@@ -62,7 +62,9 @@ class Promises:
     _open: dict[int, list[Promise]] = field(default_factory=dict)
     _shunned: dict[ConsumeQueue, float] = field(default_factory=dict)
 
-    def make(self, lane: Lane, intake: Intake, entries: Ints, queues: Sequence[ConsumeQueue | None]) -> Promise | None:
+    def make(
+        self, lane: ShardLane, intake: Intake, entries: Ints, queues: Sequence[ConsumeQueue | None]
+    ) -> Promise | None:
         """Promises the lane's next entries, whose records are `intake`, the places after the staged and promised ones.
         None: there is nothing to gain. If the first entry already had a promise, all of the lane's earlier promises
         become void: of two plans for an entry the later counts.
@@ -108,7 +110,7 @@ class Promises:
         return found
 
     def keep(
-        self, lane: Lane, queues: Sequence[ConsumeQueue], key_of: Ints, entries: Ints, offsets: Sequence[int]
+        self, lane: ShardLane, queues: Sequence[ConsumeQueue], key_of: Ints, entries: Ints, offsets: Sequence[int]
     ) -> list[Promise]:
         """Checks these entries' places against the lane's promises. Returns the promises kept. If an entry has another
         place than promised, or no promise, returns none and voids the rest of the lane's promises."""
@@ -141,7 +143,7 @@ class Promises:
         self._shunned = {one: until_ms for one, until_ms in self._shunned.items() if until_ms > now_ms}
         self._shunned[queue] = now_ms + SHUN_MS
 
-    def forget(self, lane: Lane) -> None:
+    def forget(self, lane: ShardLane) -> None:
         """Voids the lane's promises."""
         self._open.pop(lane.number, None)
 

@@ -4,12 +4,12 @@ from duetime_format.columns import Ints
 from duetime_format.names import PLANS_TOPIC
 from duetime_format.record import Record, encode, with_crc_mark
 
-from duetime_store.lanes.lane import Lane
+from duetime_store.lanes.lane import ShardLane
 from duetime_store.log.intake import Intake
 from duetime_store.writing.store import Store
 
 
-def promise(store: Store, intake: Intake, lane: Lane, entries: Ints) -> None:
+def promise(store: Store, intake: Intake, lane: ShardLane, entries: Ints) -> None:
     """Stages a plan that gives the lane's next entries, whose records are `intake`, their places.
 
     Stages none on a full disk, or while the wall clock is behind the log, because the remaining time is then unknown.

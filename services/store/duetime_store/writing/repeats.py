@@ -16,21 +16,21 @@ from collections.abc import Sequence
 
 import numpy as np
 from duetime_core.errors import AlreadyExists
-from duetime_core.ondisk.history import LevelHistory
 from duetime_format import timers
 from duetime_format.lanes import level_of
 from duetime_format.names import HALF_TOPIC, TIMER_TOPIC
 from duetime_format.properties import as_text
 from duetime_format.texts import shown
+from duetime_shard.history import LevelHistory
 
 from duetime_store.lanes.alarm import ShardClock
-from duetime_store.lanes.lanes import Lanes
+from duetime_store.lanes.lanes import ShardLanes
 from duetime_store.log.intake import Intake, Name
 from duetime_store.log.recent import RecentIds
 from duetime_store.queues.deletions import Deletions
 from duetime_store.queues.halfqueue import HalfQueue
 from duetime_store.writing.ended import EndFinder
-from duetime_store.writing.staging import DUPLICATE, OK, Outcome
+from duetime_store.writing.staging import DUPLICATE, OK, PutOutcome
 from duetime_store.writing.visible import FirstCopy, VisibleLog
 
 _TIMER_TOPIC, _HALF_TOPIC = TIMER_TOPIC.encode(), HALF_TOPIC.encode()
@@ -45,7 +45,7 @@ class Repeats:
         recent: RecentIds,
         clock: ShardClock,
         deletions: Deletions,
-        lanes: Lanes,
+        lanes: ShardLanes,
         halves: HalfQueue,
     ) -> None:
         self._history = history
@@ -58,7 +58,7 @@ class Repeats:
         """Indices of the records that may be repeats, ascending: nearly always none."""
         return self._recent.look(intake.id_hashes)
 
-    def answer(self, intake: Intake, outcome: Outcome, asked: Sequence[int], log: VisibleLog) -> None:
+    def answer(self, intake: Intake, outcome: PutOutcome, asked: Sequence[int], log: VisibleLog) -> None:
         """Answers those of `asked` that are stored or staged: with their place, or with their end."""
         asked = [index for index in asked if outcome.statuses[index] == OK]
         for index, first in self.find(intake, asked, log).items():
@@ -87,7 +87,7 @@ class Repeats:
         """Whether its topic was deleted since."""
         return bool(self._deletions) and one.position < self._deletions.position(as_text(one.name.topic))
 
-    def _answer_with(self, first: FirstCopy, outcome: Outcome, index: int) -> None:
+    def _answer_with(self, first: FirstCopy, outcome: PutOutcome, index: int) -> None:
         ended = self.ends.of(first)
         if ended is not None:
             outcome.refuse(index, ended)
@@ -113,7 +113,7 @@ def prepared_before(half: FirstCopy) -> AlreadyExists:
     return AlreadyExists(text, reason="MESSAGE_PREPARED")
 
 
-def find_twins(intake: Intake, outcome: Outcome, asked: Sequence[int]) -> dict[int, int]:
+def find_twins(intake: Intake, outcome: PutOutcome, asked: Sequence[int]) -> dict[int, int]:
     """Maps each of `asked` that repeats an earlier record of the put to that record."""
     hashes = intake.id_hashes
     open_ones = [index for index in asked if outcome.statuses[index] == OK and hashes[index] >= 0]
@@ -130,7 +130,7 @@ def find_twins(intake: Intake, outcome: Outcome, asked: Sequence[int]) -> dict[i
     return found
 
 
-def answer_twins(intake: Intake, outcome: Outcome, found: dict[int, int]) -> None:
+def answer_twins(intake: Intake, outcome: PutOutcome, found: dict[int, int]) -> None:
     """Fills in the answers of repeats once the first copies have their places."""
     for index, first in found.items():
         outcome.queue_offsets[index], outcome.due_at_ms[index] = outcome.queue_offsets[first], outcome.due_at_ms[first]

@@ -3,7 +3,7 @@
 Sends are rejected while less is free: otherwise a disk full of delayed messages could not deliver them.
 """
 
-from duetime_store.lanes.lanes import Lanes
+from duetime_store.lanes.lanes import ShardLanes
 
 # A restored message's unit, its index entries, and the maximum growth of its record.
 EXTRA_BYTES = 128
@@ -14,7 +14,7 @@ MARGIN = 1 / 32
 class RestoreRoom:
     """The space that restoring all pending messages takes, as counted by the lanes."""
 
-    def __init__(self, lanes: Lanes) -> None:
+    def __init__(self, lanes: ShardLanes) -> None:
         self._lanes = lanes
         # Values of the last count.
         self.needed_bytes = 0

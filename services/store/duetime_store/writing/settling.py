@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 
 from duetime_core.errors import InvalidArgument, Violation
 
-from duetime_store.writing.staging import OK, SETTLED, Outcome
+from duetime_store.writing.staging import OK, SETTLED, PutOutcome
 from duetime_store.writing.store import Store
 
 
@@ -13,7 +13,7 @@ def settle_records(
     records: bytes,
     ended: Collection[int],
     settle: Callable[[int, str, int, int], Callable[[bool], None] | None],
-) -> Outcome:
+) -> PutOutcome:
     """Stages records, each stored only together with the end of a lease.
 
     The journal precedes them: in a log that ends between the two, the end of the lease does not count. A stored record
@@ -28,7 +28,7 @@ def settle_records(
     if ended and max(ended) >= intake.count:
         text = f"record {max(ended)} is not within 0 and {intake.count - 1}"
         raise InvalidArgument([Violation("settles.record", text)])
-    outcome = Outcome.of_nothing(intake.count, OK, store.clock.now_ms())
+    outcome = PutOutcome.of_nothing(intake.count, OK, store.clock.now_ms())
     for index, fault in store.sent_faults(intake).items():
         outcome.refuse(index, fault)
     for index in ended:
@@ -43,7 +43,7 @@ def settle_records(
         callbacks.append(settle(index, topic.decode(), queue_id, next_offsets[number]))
         next_offsets[number] += 1
     store.stage_events()
-    stored = Outcome([], stored_at_ms=outcome.stored_at_ms)
+    stored = PutOutcome([], stored_at_ms=outcome.stored_at_ms)
     store.stage_sent(part, stored)
     store.staged.settles += [callback for callback in callbacks if callback is not None]
     outcome.take_places(chosen, stored)

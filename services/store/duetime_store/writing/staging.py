@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from duetime_core.errors import DueTimeError, InvalidArgument, Violation
 from duetime_format.columns import Ints
-from duetime_format.placing import Placed
+from duetime_format.placing import PlacedRecords
 from duetime_format.units import Mask, Units
 
-from duetime_store.counting.ledger import Rows
+from duetime_store.counting.ledger import LedgerRows
 from duetime_store.files.disk import Buffer
-from duetime_store.lanes.lane import Lane
+from duetime_store.lanes.lane import ShardLane
 from duetime_store.log.intake import Intake
-from duetime_store.log.journal import Entry
+from duetime_store.log.journal import JournalEntry
 from duetime_store.log.newkeys import Part
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.writing.promises import Promise
@@ -23,7 +23,7 @@ OK, DUPLICATE, GAP, NOT_DUE, REFUSED, SETTLED, CANCELLED = range(7)
 
 
 @dataclass(slots=True)
-class Outcome:
+class PutOutcome:
     """The result of one put; the columns have one value for each record."""
 
     statuses: list[int]
@@ -43,7 +43,7 @@ class Outcome:
     watermark: int = 0
 
     @classmethod
-    def of_nothing(cls, count: int, status: int, stored_at_ms: int) -> "Outcome":
+    def of_nothing(cls, count: int, status: int, stored_at_ms: int) -> "PutOutcome":
         """The outcome of records without places."""
         return cls([status] * count, [-1] * count, [0] * count, stored_at_ms=stored_at_ms)
 
@@ -65,7 +65,7 @@ class Outcome:
         refused = InvalidArgument([Violation("record", text)], reason="RECORD_REFUSED")
         return self.errors.get(index, refused)
 
-    def place(self, placed: Placed, dues: list[int], key_of: Ints) -> None:
+    def place(self, placed: PlacedRecords, dues: list[int], key_of: Ints) -> None:
         """Sets the records' places. `dues`: the due time of each key, 0 outside of lanes."""
         self.queue_offsets, self.past = placed.offsets, placed.past
         if placed.dues:
@@ -82,7 +82,7 @@ class Outcome:
         """The due times; empty: there are none."""
         return self.due_at_ms if any(self.due_at_ms) else []
 
-    def take_places(self, chosen: Sequence[int], stored: "Outcome") -> None:
+    def take_places(self, chosen: Sequence[int], stored: "PutOutcome") -> None:
         """Copies the places of the chosen records from `stored`."""
         for index, offset, due_at_ms in zip(chosen, stored.queue_offsets, stored.due_at_ms, strict=True):
             self.queue_offsets[index], self.due_at_ms[index] = offset, due_at_ms
@@ -100,10 +100,10 @@ class FlushBatch:
     stored_at_ms: int = 0
     queues: dict[ConsumeQueue, int] = field(default_factory=dict)  # units of each
     # New entries of lanes, and restored ones.
-    added: list[Rows] = field(default_factory=list)
-    restored: list[Rows] = field(default_factory=list)
+    added: list[LedgerRows] = field(default_factory=list)
+    restored: list[LedgerRows] = field(default_factory=list)
     # Entries that end without being restored.
-    ended: list[tuple[Lane, Ints]] = field(default_factory=list)
+    ended: list[tuple[ShardLane, Ints]] = field(default_factory=list)
     # Units that replace those at these offsets; their records are in this batch.
     moved: list[tuple[ConsumeQueue, Ints, Units]] = field(default_factory=list)
     moved_count: int = 0
@@ -111,7 +111,7 @@ class FlushBatch:
     # Done when the batch goes to the disk, or is dropped.
     taken: "list[asyncio.Future[None]]" = field(default_factory=list)
     # Group events in this batch, and their waiters.
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[JournalEntry] = field(default_factory=list)
     event_waiters: "list[asyncio.Future[None]]" = field(default_factory=list)
     # Callbacks that write end marks into units; they raise OSError if these could not be written.
     marks: list[Callable[[], None]] = field(default_factory=list)
@@ -139,7 +139,7 @@ class FlushBatch:
         self.count += intake.count
 
     @property
-    def lanes(self) -> set[Lane]:
+    def lanes(self) -> set[ShardLane]:
         """The lanes that it changes."""
         return {lane for changes in (self.added, self.restored, self.ended) for lane, *_ in changes}
 

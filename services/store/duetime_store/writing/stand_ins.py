@@ -9,8 +9,8 @@ from duetime_format.errors import within
 from duetime_format.limits import MEMBER_CHARS_MAX
 
 from duetime_store.lanes.alarm import ShardClock
-from duetime_store.lanes.lane import Lane
-from duetime_store.lanes.lanes import Lanes
+from duetime_store.lanes.lane import ShardLane
+from duetime_store.lanes.lanes import ShardLanes
 from duetime_store.metrics import StoreMetrics
 
 log = structlog.get_logger()
@@ -19,10 +19,10 @@ UNASKED_MS_MIN = 100
 SPAN_MS_MAX = 600_000
 
 
-class StandIns:
+class StandInAssigner:
     """Answers StandIn calls. Knows only events since the store started."""
 
-    def __init__(self, lanes: Lanes, clock: ShardClock, metrics: StoreMetrics) -> None:
+    def __init__(self, lanes: ShardLanes, clock: ShardClock, metrics: StoreMetrics) -> None:
         self._lanes = lanes
         self._clock = clock
         self._metrics = metrics
@@ -58,10 +58,10 @@ class StandIns:
         for lane in self._lanes:
             lane.attendance.paused = lane.number in paused
 
-    def _is_to_leave(self, lane: Lane, scheduler: str, now_ms: float, within_ms: float) -> bool:
+    def _is_to_leave(self, lane: ShardLane, scheduler: str, now_ms: float, within_ms: float) -> bool:
         return lane.attendance.paused or lane.attendance.is_to_leave(scheduler, now_ms, within_ms)
 
-    def _is_orphaned(self, lane: Lane, now_ms: float, request: store_pb2.StandInRequest) -> bool:
+    def _is_orphaned(self, lane: ShardLane, now_ms: float, request: store_pb2.StandInRequest) -> bool:
         if lane.attendance.paused:
             return False
         if lane.attendance.unasked_ms(lane.cursor, now_ms, self._since_ms) < request.unasked_ms:

@@ -12,18 +12,18 @@ from collections.abc import Sequence
 
 import numpy as np
 from duetime_core.errors import DiskFull, DueTimeError, InvalidArgument, Overloaded, ReadOnly, Violation
-from duetime_core.ondisk.history import LevelHistory
 from duetime_format import record
 from duetime_format.columns import Ints
 from duetime_format.lanes import TIMER_LANE_FIRST
 from duetime_format.placing import place, reposition
 from duetime_format.units import FILLER_SIZE, UNIT, Units
+from duetime_shard.history import LevelHistory
 
 from duetime_store.counting.ledger import Ledger
-from duetime_store.files.gate import Gate
+from duetime_store.files.gate import WriteGate
 from duetime_store.lanes.alarm import ShardClock
-from duetime_store.lanes.lane import Lane
-from duetime_store.lanes.lanes import Lanes
+from duetime_store.lanes.lane import ShardLane
+from duetime_store.lanes.lanes import ShardLanes
 from duetime_store.log.commitlog import CommitLog
 from duetime_store.log.intake import Intake, parse
 from duetime_store.log.journal import Journal, event_records
@@ -34,8 +34,8 @@ from duetime_store.queues.halfqueue import HalfQueue
 from duetime_store.queues.queues import Queues
 from duetime_store.settings import StoreSettings
 from duetime_store.writing.batches import among, faults_of, marks_of, refuse_partly_stored, refuse_whole, runs_of
-from duetime_store.writing.closing import Closing
-from duetime_store.writing.faults import Taken, restored_faults, sent_faults
+from duetime_store.writing.closing import ClosedTopics
+from duetime_store.writing.faults import RecordLimits, restored_faults, sent_faults
 from duetime_store.writing.indexed import IndexedJournals
 from duetime_store.writing.originals import Originals
 from duetime_store.writing.promises import Promises
@@ -48,7 +48,7 @@ from duetime_store.writing.staging import (
     NOT_DUE,
     OK,
     FlushBatch,
-    Outcome,
+    PutOutcome,
     refuse,
     waiter,
     wake,
@@ -79,11 +79,11 @@ class Store:
         self.ledger = ledger
         self.new_keys = NewKeys(log.end) if settings.index else NewKeys(log.end, 0)
         self.originals = Originals(log, self._refusal)
-        self.lanes = Lanes()
+        self.lanes = ShardLanes()
         self.halves = HalfQueue(queues)
         self.repeats = Repeats(history, recent, clock, queues.deletions, self.lanes, self.halves)
-        self.closing = Closing(queues, clock)
-        self.gate = Gate(clock, settings.flush_stall_ms)
+        self.closing = ClosedTopics(queues, clock)
+        self.gate = WriteGate(clock, settings.flush_stall_ms)
         # Events of consumer groups; the next batch writes them to the log.
         self.journal = Journal()
         self.indexed = IndexedJournals(queues, log)
@@ -103,7 +103,7 @@ class Store:
         self._flushing: FlushBatch | None = None
         self._publish_waiters: list[asyncio.Future[None]] = []
 
-    def put(self, records: bytes, batches: Sequence[int] = ()) -> Outcome:
+    def put(self, records: bytes, batches: Sequence[int] = ()) -> PutOutcome:
         """Stages records; the outcome holds once the batch is durable (`when_durable`). Those that repeat one of the
         newest messages are answered with its place.
 
@@ -151,7 +151,7 @@ class Store:
     def sent_faults(self, intake: Intake, *, replace: bool = False) -> dict[int, str | DueTimeError]:
         """Faults of the records by index, and errors for new queues beyond the shard's limit. Restored records are
         exempt from that limit: their sends were accepted, with their topics."""
-        most = Taken(self.levels.highest, self.timer_lane_count, self.log.record_bytes_max)
+        most = RecordLimits(self.levels.highest, self.timer_lane_count, self.log.record_bytes_max)
         own, closed = sent_faults(intake, most, self.clock.now_ms(), replace=replace), self.closing.faults(intake)
         faults: dict[int, str | DueTimeError] = {**own, **closed}
         key_of = intake.key_of.tolist() if faults else []
@@ -162,14 +162,14 @@ class Store:
             faults |= {index: crowded[number] for index, number in enumerate(key_of) if number in crowded}
         return faults
 
-    def _put_sent(self, intake: Intake) -> Outcome:
+    def _put_sent(self, intake: Intake) -> PutOutcome:
         faults = self.sent_faults(intake)
         if intake.batches:
             faults = {**faults_of(intake, self.log.record_bytes_max), **faults}
         asked = self.repeats.among(intake)
         if not faults and not asked:
             return self._stage_all(intake)
-        outcome = Outcome.of_nothing(intake.count, OK, self.clock.now_ms())
+        outcome = PutOutcome.of_nothing(intake.count, OK, self.clock.now_ms())
         for index, fault in faults.items():
             outcome.refuse(index, fault)
         refuse_whole(intake, outcome)
@@ -182,14 +182,14 @@ class Store:
             return self._stage_all(intake)
         refuse_partly_stored(intake, outcome, twins)
         chosen = [index for index, status in enumerate(outcome.statuses) if status == OK]
-        stored = Outcome([], stored_at_ms=outcome.stored_at_ms)
+        stored = PutOutcome([], stored_at_ms=outcome.stored_at_ms)
         self.stage_sent(intake.only(chosen, among(intake, chosen)), stored)
         outcome.take_places(chosen, stored)
         answer_twins(intake, outcome, twins)
         return outcome
 
-    def _stage_all(self, intake: Intake) -> Outcome:
-        outcome = Outcome([OK] * intake.count, stored_at_ms=self.clock.now_ms())
+    def _stage_all(self, intake: Intake) -> PutOutcome:
+        outcome = PutOutcome([OK] * intake.count, stored_at_ms=self.clock.now_ms())
         self.stage_sent(intake, outcome)
         return outcome
 
@@ -204,7 +204,7 @@ class Store:
 
     def stage_own(self, encoded: bytes) -> int:
         """Stages a record of the store's own. Returns its position."""
-        return int(self._stage(parse(encoded), Outcome([], stored_at_ms=self.clock.now_ms()))[0])
+        return int(self._stage(parse(encoded), PutOutcome([], stored_at_ms=self.clock.now_ms()))[0])
 
     @property
     def staged(self) -> FlushBatch:
@@ -224,21 +224,21 @@ class Store:
         """The log, including staged records."""
         return VisibleLog(self.log, self.log.published_end, (self._staged, self._flushing))
 
-    def stage_sent(self, intake: Intake, outcome: Outcome) -> Ints:
+    def stage_sent(self, intake: Intake, outcome: PutOutcome) -> Ints:
         """Stages records without faults (writing/faults.py). Returns their positions."""
         positions, hashes = self._stage(intake, outcome), intake.id_hashes
         named = slice(None) if intake.all_have_ids else hashes >= 0
         self.recent.add_all(hashes[named], positions[named], outcome.stored_at_ms)
         return positions
 
-    def restore(self, intake: Intake, lane: Lane, entries: Ints, *, made_from: Units | None = None) -> Outcome:
+    def restore(self, intake: Intake, lane: ShardLane, entries: Ints, *, made_from: Units | None = None) -> PutOutcome:
         """Stages the restored records of `entries`, one of each, strictly in order: after a rejected one all others are
         gaps, except those already restored or cancelled.
 
         Args:
             made_from: the entries' units, if the store made the records. None: each is compared with its entry.
         """
-        outcome = Outcome.of_nothing(intake.count, GAP, self.clock.now_ms())
+        outcome = PutOutcome.of_nothing(intake.count, GAP, self.clock.now_ms())
         if lane.are_next(entries):
             self._restore(intake, outcome, lane, np.arange(intake.count), entries, made_from)
         else:
@@ -252,7 +252,7 @@ class Store:
         return outcome
 
     def _restore(
-        self, intake: Intake, outcome: Outcome, lane: Lane, chosen: Ints, entries: Ints, made_from: Units | None
+        self, intake: Intake, outcome: PutOutcome, lane: ShardLane, chosen: Ints, entries: Ints, made_from: Units | None
     ) -> None:
         """Stages the records at `chosen`, up to the first that is rejected.
 
@@ -281,9 +281,9 @@ class Store:
             self._stage_restored(intake, outcome, lane, chosen[:stop].tolist(), entries[:stop], units[:stop])
 
     def _stage_restored(
-        self, intake: Intake, outcome: Outcome, lane: Lane, chosen: list[int], entries: Ints, units: Units
+        self, intake: Intake, outcome: PutOutcome, lane: ShardLane, chosen: list[int], entries: Ints, units: Units
     ) -> None:
-        stored = Outcome([], stored_at_ms=outcome.stored_at_ms)
+        stored = PutOutcome([], stored_at_ms=outcome.stored_at_ms)
         taken = intake if len(chosen) == intake.count else intake.only(chosen)
         self._stage(taken, stored)
         if chosen[-1] - chosen[0] < len(chosen):
@@ -300,7 +300,7 @@ class Store:
             self._staged.promises += kept
             self._staged.promised_count += len(entries)
 
-    def _stage(self, intake: Intake, outcome: Outcome) -> Ints:
+    def _stage(self, intake: Intake, outcome: PutOutcome) -> Ints:
         """Gives all records queue offset, position and time, and adds them to the batch. Returns their positions."""
         if not intake.count:
             return np.empty(0, np.int64)

@@ -14,14 +14,14 @@ from duetime_core.errors import DueTimeError, Unavailable
 from duetime_core.telemetry.defects import defect
 
 from duetime_store.writing.flusher import Flusher
-from duetime_store.writing.staging import Outcome
+from duetime_store.writing.staging import PutOutcome
 from duetime_store.writing.store import Store
 
 # Maximum puts of a stream that are staged, or answered and not read by the caller. A gateway has three in flight.
 PUTS_UNDER_WAY_MAX = 64
 
 # A request's number and its result.
-Answer = tuple[int, Outcome | DueTimeError]
+Answer = tuple[int, PutOutcome | DueTimeError]
 
 
 class PutStreams:
@@ -48,7 +48,7 @@ class PutStreams:
         """
         if self._ending:
             raise _stopping()
-        stream = _Stream(self._store, self._flusher, requests)
+        stream = _PutStream(self._store, self._flusher, requests)
         reader = asyncio.create_task(stream.read())
         self._readers.add(reader)
         try:
@@ -60,7 +60,7 @@ class PutStreams:
             await asyncio.gather(reader, return_exceptions=True)
 
 
-class _Stream:
+class _PutStream:
     """One stream: its reader stages, and its answers wait for the caller."""
 
     def __init__(self, store: Store, flusher: Flusher, requests: AsyncIterator[store_pb2.PutRequest]) -> None:
@@ -116,7 +116,7 @@ class _Stream:
         self._staged_count += 1
         durable.add_done_callback(partial(self._flushed, request.number, outcome))
 
-    def _flushed(self, number: int, outcome: Outcome, done: "asyncio.Future[None]") -> None:
+    def _flushed(self, number: int, outcome: PutOutcome, done: "asyncio.Future[None]") -> None:
         error = _stopping() if done.cancelled() else done.exception()
         assert error is None or isinstance(error, DueTimeError), "flushes fail with errors of the store"
         self._answers.put_nowait((number, error or outcome))

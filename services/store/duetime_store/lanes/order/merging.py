@@ -6,11 +6,11 @@ are at most FANOUT - 1 runs of a tier: some ten for 10 million rows, 13 for 100 
 
 from collections.abc import Iterator, Sequence
 
-from duetime_format.lanes import Place
+from duetime_format.lanes import LanePlace
 
-from duetime_store.lanes.order.rows import END, Rows
-from duetime_store.lanes.order.runs import Run
-from duetime_store.lanes.order.walk import Walk
+from duetime_store.lanes.order.rows import END, OrderRows
+from duetime_store.lanes.order.runs import SortedRun
+from duetime_store.lanes.order.walk import OrderWalk
 
 FANOUT = 4
 _PIECE_ROWS = 64 * 1_024
@@ -35,8 +35,8 @@ def mergeable(sizes: Sequence[int], smallest: int) -> list[int]:
     return []
 
 
-def merge(runs: Sequence[Run], after: Place) -> Iterator[Rows]:
+def merge(runs: Sequence[SortedRun], after: LanePlace) -> Iterator[OrderRows]:
     """The rows of the runs after a place, in order, without pairs. Runs on any thread. Raises: Damaged."""
-    walk = Walk(after)
+    walk = OrderWalk(after)
     while walk.place < END:
         yield walk.next(runs, (), _PIECE_ROWS)

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import structlog
-from duetime_format.errors import Damaged
-from duetime_format.lanes import Place
+from duetime_format.errors import DamagedBytes
+from duetime_format.lanes import LanePlace
 from duetime_format.units import Ints
 
 from duetime_store.files.disk import Disk
@@ -28,11 +28,11 @@ from duetime_store.lanes.order import manifest
 from duetime_store.lanes.order.manifest import Manifest
 from duetime_store.lanes.order.memtable import Memtable
 from duetime_store.lanes.order.merging import merge, mergeable
-from duetime_store.lanes.order.rows import START, Rows, joined, tombstones
-from duetime_store.lanes.order.runs import Run, write_run
+from duetime_store.lanes.order.rows import START, OrderRows, joined, tombstones
+from duetime_store.lanes.order.runs import SortedRun, write_run
 from duetime_store.lanes.order.topics import TopicNumbers
-from duetime_store.lanes.order.walk import Walk
-from duetime_store.lanes.order.window import Window
+from duetime_store.lanes.order.walk import OrderWalk
+from duetime_store.lanes.order.window import RowWindow
 
 log = structlog.get_logger()
 
@@ -53,14 +53,14 @@ class OrderSize(NamedTuple):
 
 
 @dataclass(eq=False)
-class Saving:
+class OrderSnapshot:
     """The order as of a checkpoint, on its way to disk: the log's content before `position`, entries before `end`.
     `last`: the newest memtable that it needs as a run. Once that is a run, no later memtable is one yet."""
 
     position: int
     end: int
     last: Memtable | None
-    drop_to: Place
+    drop_to: LanePlace
     topics: int
     manifest: Manifest | None = None
 
@@ -71,16 +71,16 @@ class Saving:
 
 
 @dataclass(slots=True, eq=False)
-class _Job:
+class _RunJob:
     """The writing of a run by a thread, and the memtable or runs that it replaces."""
 
-    result: "Future[Run | None]"
+    result: "Future[SortedRun | None]"
     memtable: Memtable | None = None
-    runs: list[Run] = field(default_factory=list)
+    runs: list[SortedRun] = field(default_factory=list)
     path: Path = Path()
 
 
-class Order:
+class LaneOrder:
     """See the module."""
 
     def __init__(
@@ -102,14 +102,14 @@ class Order:
         self._forget()
 
     def _forget(self) -> None:
-        self._runs: list[Run] = []
+        self._runs: list[SortedRun] = []
         self._memtable = Memtable()
         # Full ones, oldest first.
         self._sealed: list[Memtable] = []
-        self._window = Window(self.progress)
-        self._flush: _Job | None = None
-        self._merge: _Job | None = None
-        self._saving: Saving | None = None
+        self._window = RowWindow(self.progress)
+        self._flush: _RunJob | None = None
+        self._merge: _RunJob | None = None
+        self._saving: OrderSnapshot | None = None
         self._next_serial = 1
         # Log position and entry: the runs that `open` found hold everything before.
         self.covered = 0, 0
@@ -142,8 +142,8 @@ class Order:
         if found is not None and not fault:
             try:
                 self._take(found)
-            except (Damaged, FileNotFoundError) as error:
-                fault = error.text if isinstance(error, Damaged) else f"{error.filename} is missing"
+            except (DamagedBytes, FileNotFoundError) as error:
+                fault = error.text if isinstance(error, DamagedBytes) else f"{error.filename} is missing"
         if fault:
             if end:
                 log.warning("rebuilding the order of a timer lane", folder=str(self._folder), reason=fault)
@@ -169,10 +169,10 @@ class Order:
 
     def _take(self, found: Manifest) -> None:
         for serial, count in found.runs:
-            run = Run(self._disk, self._path(serial), serial)
+            run = SortedRun(self._disk, self._path(serial), serial)
             self._runs.append(run)
             if run.count != count:
-                raise Damaged(f"{run.path.name} has {run.count} rows, the manifest says {count}")
+                raise DamagedBytes(f"{run.path.name} has {run.count} rows, the manifest says {count}")
         self._next_serial = found.next_serial
         self._kept = frozenset(serial for serial, _ in found.runs)
         self.covered = found.position, found.end
@@ -205,7 +205,7 @@ class Order:
 
     # --- changing -----------------------------------------------------------------------------------------------------
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: OrderRows) -> None:
         """Adds rows of new entries."""
         self._put(rows)
 
@@ -213,12 +213,12 @@ class Order:
         """Removes existing rows."""
         self._put(tombstones(dues, entries))
 
-    def advance(self, to: Place) -> None:
+    def advance(self, to: LanePlace) -> None:
         """Notes that all rows at or before the place have ended."""
         self.progress = to
         self._window.drop(to)
 
-    def _put(self, rows: Rows) -> None:
+    def _put(self, rows: OrderRows) -> None:
         self.tend()
         self._memtable.add(rows)
         self._window.add(rows)
@@ -236,15 +236,15 @@ class Order:
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def head(self, after: Place, count: int) -> Rows:
-        """The next `count` rows after a place that is not before the progress. Raises: Damaged, OSError."""
+    def head(self, after: LanePlace, count: int) -> OrderRows:
+        """The next `count` rows after a place that is not before the progress. Raises: DamagedBytes, OSError."""
         self._check()
         return self._window.read(after, count, self._runs, self._memtables)
 
-    def scan(self, after: Place, to: Place, count: int) -> Rows:
-        """As `head`, for a single read: at most `count` rows up to `to`. Raises: Damaged, OSError."""
+    def scan(self, after: LanePlace, to: LanePlace, count: int) -> OrderRows:
+        """As `head`, for a single read: at most `count` rows up to `to`. Raises: DamagedBytes, OSError."""
         self._check()
-        walk, parts = Walk(max(after, self.progress)), []
+        walk, parts = OrderWalk(max(after, self.progress)), []
         left = count
         while left > 0 and walk.place < to:
             rows = walk.next(self._runs, self._memtables, _SCAN_ROWS, to)
@@ -252,10 +252,10 @@ class Order:
             left -= rows.size
         return joined([rows for rows in parts if rows.size])
 
-    def count_to(self, place: Place) -> int:
-        """Rows after the progress, at or before the place: exact. Raises: Damaged, OSError."""
+    def count_to(self, place: LanePlace) -> int:
+        """Rows after the progress, at or before the place: exact. Raises: DamagedBytes, OSError."""
         self._check()
-        sources: list[Run | Memtable] = [*self._runs, *self._memtables]
+        sources: list[SortedRun | Memtable] = [*self._runs, *self._memtables]
         return sum(one.pending_to(place) - one.pending_to(self.progress) for one in sources) if place > START else 0
 
     @property
@@ -266,7 +266,7 @@ class Order:
     def _check(self) -> None:
         self.tend()
         if self.damage:
-            raise Damaged(self.damage)
+            raise DamagedBytes(self.damage)
 
     @property
     def _memtables(self) -> tuple[Memtable, ...]:
@@ -294,7 +294,7 @@ class Order:
     def _begin_merge(self) -> None:
         try:
             sizes = [run.count - run.rank(self._drop_to) for run in self._runs]
-        except (Damaged, OSError) as error:
+        except (DamagedBytes, OSError) as error:
             self.damage = str(error)
             return
         chosen = [self._runs[index] for index in mergeable(sizes, self._memtable_rows)]
@@ -302,14 +302,14 @@ class Order:
             self._merge = self._begin(partial(merge, chosen, self._drop_to))
             self._merge.runs = chosen
 
-    def _begin(self, parts: Callable[[], Iterable[Rows]]) -> _Job:
+    def _begin(self, parts: Callable[[], Iterable[OrderRows]]) -> _RunJob:
         serial, self._next_serial = self._next_serial, self._next_serial + 1
-        return _Job(self._executor.submit(_write, self._disk, self._path(serial), serial, parts))
+        return _RunJob(self._executor.submit(_write, self._disk, self._path(serial), serial, parts))
 
     def _path(self, serial: int) -> Path:
         return self._folder / f"{serial:016d}"
 
-    def _take_flushed(self, job: _Job) -> None:
+    def _take_flushed(self, job: _RunJob) -> None:
         self._flush = None
         try:
             run = job.result.result()
@@ -326,11 +326,11 @@ class Order:
         if self._saving is not None and self._saving.last is memtable:
             self._snapshot(self._saving)
 
-    def _take_merged(self, job: _Job) -> None:
+    def _take_merged(self, job: _RunJob) -> None:
         self._merge = None
         try:
             run = job.result.result()
-        except Damaged as error:
+        except DamagedBytes as error:
             self.damage = error.text
             return
         except OSError as error:
@@ -351,13 +351,13 @@ class Order:
 
     # --- saving -------------------------------------------------------------------------------------------------------
 
-    def capture(self, position: int, end: int) -> Saving:
+    def capture(self, position: int, end: int) -> OrderSnapshot:
         """Begins to save everything added so far, which is the log's content before `position`. The steps that follow:
         `tend` until `is_ready`, waiting for `flushing` in between; `write`, on any thread; then `saved`."""
         if self._memtable.count:
             self._seal()
         last = self._sealed[-1] if self._sealed else None
-        saving = Saving(position, end, last, self.progress, self._topics.count)
+        saving = OrderSnapshot(position, end, last, self.progress, self._topics.count)
         self._saving = saving
         if saving.last is None:
             self._snapshot(saving)
@@ -367,15 +367,15 @@ class Order:
         return saving
 
     @property
-    def flushing(self) -> "Future[Run | None] | None":
+    def flushing(self) -> "Future[SortedRun | None] | None":
         """Done when `tend` is to be called again; None: nothing is being written, or it can't be."""
         return self._flush.result if self._flush is not None else None
 
-    def _snapshot(self, saving: Saving) -> None:
+    def _snapshot(self, saving: OrderSnapshot) -> None:
         runs = tuple((run.serial, run.count) for run in self._runs)
         saving.manifest = Manifest(saving.position, saving.end, self._next_serial, saving.topics, runs)
 
-    def write(self, saving: Saving) -> None:
+    def write(self, saving: OrderSnapshot) -> None:
         """Makes the manifest durable. Blocking. Raises: OSError: the previous one counts."""
         assert saving.manifest is not None
         disk, path = self._disk, self._folder / MANIFEST
@@ -388,7 +388,7 @@ class Order:
         disk.replace(new, path)
         disk.sync_directory(self._folder)
 
-    def saved(self, saving: Saving) -> None:
+    def saved(self, saving: OrderSnapshot) -> None:
         """Notes that the manifest is durable: files that only the previous one names are removed."""
         before, self._kept, self._saving = self._kept, _serials(saving.manifest), None
         self._drop_to = saving.drop_to
@@ -401,10 +401,10 @@ def _serials(saved: Manifest | None) -> frozenset[int]:
     return frozenset(serial for serial, _ in saved.runs) if saved is not None else frozenset()
 
 
-def _write(disk: Disk, path: Path, serial: int, parts: Callable[[], Iterable[Rows]]) -> Run | None:
+def _write(disk: Disk, path: Path, serial: int, parts: Callable[[], Iterable[OrderRows]]) -> SortedRun | None:
     """Runs on a thread."""
     disk.make_directory(path.parent)
-    return Run(disk, path, serial) if write_run(disk, path, parts()) else None
+    return SortedRun(disk, path, serial) if write_run(disk, path, parts()) else None
 
 
 def _unlink(disk: Disk, paths: list[Path]) -> None:

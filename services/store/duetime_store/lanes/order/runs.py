@@ -16,12 +16,12 @@ from pathlib import Path
 from struct import Struct
 
 import numpy as np
-from duetime_format.errors import Damaged
-from duetime_format.lanes import Place
+from duetime_format.errors import DamagedBytes
+from duetime_format.lanes import LanePlace
 from duetime_format.units import Ints
 
 from duetime_store.files.disk import Disk
-from duetime_store.lanes.order.rows import NONE, ROW_BYTES, Rows, joined
+from duetime_store.lanes.order.rows import NONE, ROW_BYTES, OrderRows, joined
 
 BLOCK_ROWS = 1_024
 _CRC = Struct(">I")
@@ -30,17 +30,17 @@ _MARK = b"DTR1"
 _STRIDE = _CRC.size + BLOCK_ROWS * ROW_BYTES
 
 
-class Run:
+class SortedRun:
     """A run open for reading, from any thread. `serial` is in the name of its file."""
 
     def __init__(self, disk: Disk, path: Path, serial: int) -> None:
-        """Raises: Damaged, OSError."""
+        """Raises: DamagedBytes, OSError."""
         self._disk = disk
         self.path = path
         self.serial = serial
         # The blocks of the last two ranks, which are often asked again. Replaced as a whole, since merges ask too, on
         # their thread.
-        self._cache: tuple[tuple[int, Rows], ...] = ()
+        self._cache: tuple[tuple[int, OrderRows], ...] = ()
         self._fd = disk.open(path, os.O_RDONLY)
         try:
             self.count, self._last_dues, self._last_entries, gone = self._index()
@@ -53,15 +53,15 @@ class Run:
         size = os.fstat(self._fd).st_size
         tail = os.pread(self._fd, _TAIL.size, max(size - _TAIL.size, 0))
         if len(tail) < _TAIL.size:
-            raise Damaged(f"{self.path.name} has {size} bytes")
+            raise DamagedBytes(f"{self.path.name} has {size} bytes")
         mark, crc, count = _TAIL.unpack(tail)
         blocks = -(-count // BLOCK_ROWS)
         index_at = _bytes_of(count)
         if mark != _MARK or count < 1 or index_at + 24 * blocks + _TAIL.size != size:
-            raise Damaged(f"{self.path.name} does not end as a run")
+            raise DamagedBytes(f"{self.path.name} does not end as a run")
         index = os.pread(self._fd, 24 * blocks, index_at)
         if zlib.crc32(tail[_CRC.size * 2 :], zlib.crc32(index)) != crc:
-            raise Damaged(f"the index of {self.path.name} does not match its CRC")
+            raise DamagedBytes(f"the index of {self.path.name} does not match its CRC")
         dues, entries, gone = np.frombuffer(index, ">i8").astype(np.int64).reshape(3, blocks)
         return count, dues, entries, gone
 
@@ -77,11 +77,11 @@ class Run:
     def close(self) -> None:
         self._disk.close(self._fd)
 
-    def read(self, first: int, count: int) -> Rows:
+    def read(self, first: int, count: int) -> OrderRows:
         """Rows of whole blocks, starting at the block whose first row is `first`; at least `count`, or all there are.
 
         Raises:
-            Damaged: a block does not match its CRC.
+            DamagedBytes: a block does not match its CRC.
         """
         block, stop = first // BLOCK_ROWS, min(first + count, self.count)
         blocks = -(-stop // BLOCK_ROWS) - block
@@ -90,25 +90,25 @@ class Run:
         data = memoryview(os.pread(self._fd, blocks * _STRIDE, block * _STRIDE))
         return joined([self._block(block + n, data[n * _STRIDE : (n + 1) * _STRIDE]) for n in range(blocks)])
 
-    def _block(self, block: int, data: memoryview) -> Rows:
+    def _block(self, block: int, data: memoryview) -> OrderRows:
         count = min(BLOCK_ROWS, self.count - block * BLOCK_ROWS)
         data = data[: _CRC.size + count * ROW_BYTES]
         if len(data) < _CRC.size + count * ROW_BYTES or zlib.crc32(data[_CRC.size :]) != _CRC.unpack_from(data)[0]:
-            raise Damaged(f"block {block} of {self.path.name} does not match its CRC")
+            raise DamagedBytes(f"block {block} of {self.path.name} does not match its CRC")
         wide = np.frombuffer(data, ">i8", 2 * count, _CRC.size).astype(np.int64)
         narrow = np.frombuffer(data, ">u4", 2 * count, _CRC.size + 16 * count).astype(np.uint32)
-        return Rows(wide[:count], wide[count:], narrow[:count], narrow[count:])
+        return OrderRows(wide[:count], wide[count:], narrow[:count], narrow[count:])
 
-    def rank(self, place: Place) -> int:
-        """The number of rows at or before the place, including tombstones. Raises: Damaged."""
+    def rank(self, place: LanePlace) -> int:
+        """The number of rows at or before the place, including tombstones. Raises: DamagedBytes."""
         return self._rank(place)[0]
 
-    def pending_to(self, place: Place) -> int:
-        """Rows minus tombstones at or before the place. Raises: Damaged."""
+    def pending_to(self, place: LanePlace) -> int:
+        """Rows minus tombstones at or before the place. Raises: DamagedBytes."""
         count, gone = self._rank(place)
         return count - 2 * gone
 
-    def _rank(self, place: Place) -> tuple[int, int]:
+    def _rank(self, place: LanePlace) -> tuple[int, int]:
         # The first block whose last row is after the place.
         low = int(np.searchsorted(self._last_dues, place.due_at_ms, "left"))
         high = int(np.searchsorted(self._last_dues, place.due_at_ms, "right"))
@@ -119,7 +119,7 @@ class Run:
         count = rows.rank(place)
         return block * BLOCK_ROWS + count, int(self._gone[block]) + rows.part(0, count).tombstones
 
-    def _cached(self, block: int) -> Rows:
+    def _cached(self, block: int) -> OrderRows:
         for known, rows in self._cache:
             if known == block:
                 return rows
@@ -128,7 +128,7 @@ class Run:
         return rows
 
 
-def write_run(disk: Disk, path: Path, parts: Iterable[Rows]) -> int:
+def write_run(disk: Disk, path: Path, parts: Iterable[OrderRows]) -> int:
     """Writes sorted rows, given in parts of any sizes; returns their number. None: no file is left.
 
     The bytes are durable on return, the name is not.
@@ -152,7 +152,7 @@ def write_run(disk: Disk, path: Path, parts: Iterable[Rows]) -> int:
     return count
 
 
-def _write(disk: Disk, fd: int, parts: Iterable[Rows]) -> int:
+def _write(disk: Disk, fd: int, parts: Iterable[OrderRows]) -> int:
     rest, count = NONE, 0
     index: list[tuple[int, int, int]] = []
     for part in parts:
@@ -170,7 +170,7 @@ def _write(disk: Disk, fd: int, parts: Iterable[Rows]) -> int:
     return count
 
 
-def _encode(rows: Rows, index: list[tuple[int, int, int]]) -> bytes:
+def _encode(rows: OrderRows, index: list[tuple[int, int, int]]) -> bytes:
     """The blocks of the rows; adds their lines to the index."""
     dues, entries = rows.dues.astype(">i8"), rows.entries.astype(">i8")
     topics, keys = rows.topics.astype(">u4"), rows.keys.astype(">u4")

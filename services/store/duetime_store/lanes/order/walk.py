@@ -2,20 +2,20 @@
 
 from collections.abc import Sequence
 
-from duetime_format.lanes import Place
+from duetime_format.lanes import LanePlace
 
 from duetime_store.lanes.order.memtable import Memtable
-from duetime_store.lanes.order.rows import END, NONE, Rows, joined, merged
-from duetime_store.lanes.order.runs import BLOCK_ROWS, Run
+from duetime_store.lanes.order.rows import END, NONE, OrderRows, joined, merged
+from duetime_store.lanes.order.runs import BLOCK_ROWS, SortedRun
 
 # Maximum rows of a step where all have ended.
 _STEP_ROWS_MAX = 64 * 1024
 
 
-class Cursor:
+class RunCursor:
     """A place in a run, and the rows already read after it."""
 
-    def __init__(self, run: Run, after: Place) -> None:
+    def __init__(self, run: SortedRun, after: LanePlace) -> None:
         self.run = run
         rank = run.rank(after)
         # The first row that is not read yet; blocks are read as a whole.
@@ -37,25 +37,27 @@ class Cursor:
             self._rows = joined([self._rows, rows]) if self._rows.size else rows
 
     @property
-    def reach(self) -> Place:
+    def reach(self) -> LanePlace:
         """The place up to which all rows are ready."""
         return END if self._next >= self.run.count else self._rows.last
 
-    def take(self, to: Place) -> Rows:
+    def take(self, to: LanePlace) -> OrderRows:
         """Removes and returns the ready rows up to the place."""
         count = self._rows.rank(to)
         taken, self._rows = self._rows.part(0, count), self._rows.part(count, self._rows.size)
         return taken
 
 
-class Walk:
+class OrderWalk:
     """Rows of runs and memtables after a place, in order, without pairs; `place` is its progress."""
 
-    def __init__(self, after: Place) -> None:
+    def __init__(self, after: LanePlace) -> None:
         self.place = after
-        self._cursors: list[Cursor] = []
+        self._cursors: list[RunCursor] = []
 
-    def next(self, runs: Sequence[Run], memtables: Sequence[Memtable], count: int, to: Place = END) -> Rows:
+    def next(
+        self, runs: Sequence[SortedRun], memtables: Sequence[Memtable], count: int, to: LanePlace = END
+    ) -> OrderRows:
         """Some `count` rows, more or fewer; none: the walk has reached `to`.
 
         Runs and memtables may differ each time, if they hold at least the same rows.
@@ -72,17 +74,17 @@ class Walk:
             count = min(2 * count, max(count, _STEP_ROWS_MAX))
         return NONE
 
-    def _follow(self, runs: Sequence[Run]) -> None:
+    def _follow(self, runs: Sequence[SortedRun]) -> None:
         known = {cursor.run: cursor for cursor in self._cursors}
-        self._cursors = [known.get(run) or Cursor(run, self.place) for run in runs]
+        self._cursors = [known.get(run) or RunCursor(run, self.place) for run in runs]
 
-    def _step(self, memtables: Sequence[Memtable], count: int, to: Place) -> Rows:
+    def _step(self, memtables: Sequence[Memtable], count: int, to: LanePlace) -> OrderRows:
         left = sum(cursor.left for cursor in self._cursors)
         for cursor in self._cursors:
             # Each run's share: then all of them reach about equally far.
             cursor.read(cursor.left * count // left + 1 if left else 0)
         reach = min([to, *(cursor.reach for cursor in self._cursors)])
-        found: list[Rows] = []
+        found: list[OrderRows] = []
         for memtable in memtables:
             rows, nearer = memtable.between(self.place, reach, count)
             found.append(rows)

@@ -3,29 +3,29 @@
 from collections.abc import Sequence
 
 import numpy as np
-from duetime_format.lanes import Place
+from duetime_format.lanes import LanePlace
 
 from duetime_store.lanes.order.memtable import Memtable
-from duetime_store.lanes.order.rows import END, NONE, Rows, joined, merged, sort
-from duetime_store.lanes.order.runs import Run
-from duetime_store.lanes.order.walk import Walk
+from duetime_store.lanes.order.rows import END, NONE, OrderRows, joined, merged, sort
+from duetime_store.lanes.order.runs import SortedRun
+from duetime_store.lanes.order.walk import OrderWalk
 
 # Rows read at once, and rows kept when there are too many: after a reader went far ahead, or many near rows came.
 REFILL_ROWS = 8_192
 ROWS_MAX = 32_768
 
 
-class Window:
+class RowWindow:
     """All rows after one place and up to another, without pairs. Each of them is in a run or memtable too."""
 
-    def __init__(self, after: Place) -> None:
+    def __init__(self, after: LanePlace) -> None:
         self._after = after
-        self._walk = Walk(after)
+        self._walk = OrderWalk(after)
         self._rows = NONE
-        self._fresh: list[Rows] = []
+        self._fresh: list[OrderRows] = []
         self._fresh_count = 0
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: OrderRows) -> None:
         """Adds rows or tombstones, in any order, that the memtable already has."""
         if self._walk.place < END:
             rows = rows.at(rows.dues <= self._walk.place.due_at_ms)
@@ -36,13 +36,13 @@ class Window:
                 self._settle()
                 self._trim()
 
-    def drop(self, to: Place) -> None:
+    def drop(self, to: LanePlace) -> None:
         """Drops rows at or before the place; no reader needs them any more."""
         self._settle()
         self._after = to
         self._rows = self._rows.after(to)
         if self._walk.place < to:
-            self._walk = Walk(to)
+            self._walk = OrderWalk(to)
         else:
             self._trim()
 
@@ -52,9 +52,9 @@ class Window:
         if self._rows.size > ROWS_MAX:
             # A copy: a part would keep all of them in memory.
             self._rows = self._rows.at(np.arange(REFILL_ROWS))
-            self._walk = Walk(self._rows.last)
+            self._walk = OrderWalk(self._rows.last)
 
-    def read(self, after: Place, count: int, runs: Sequence[Run], memtables: Sequence[Memtable]) -> Rows:
+    def read(self, after: LanePlace, count: int, runs: Sequence[SortedRun], memtables: Sequence[Memtable]) -> OrderRows:
         """The next `count` rows after a place, or all there are. Raises: Damaged."""
         self._settle()
         first = self._rows.rank(after)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from duetime_core.ondisk.folder import Files, LocalFiles
+from duetime_shard.disk import LocalFiles, ShardFiles
 
 # Matches a string, which is kept, or a bare integer key.
 _STRING_OR_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)\s*:')
@@ -41,7 +41,7 @@ CRC = "duetimeCrc32"
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedConfig:
     """A file's content; `fault`: the reason for using the backup, or for missing content. A file that never existed is
     not a fault."""
 
@@ -66,22 +66,22 @@ def _quoted(match: re.Match[str]) -> str:
     return f'{match[1]}"{match[2]}":' if match[2] else match[0]
 
 
-def load(directory: Path, name: str) -> Loaded:
+def load(directory: Path, name: str) -> LoadedConfig:
     """The file's content, or its backup's; never raises."""
     return load_from(LocalFiles(directory), name, "")
 
 
-def load_from(files: Files, name: str, folder: str = "config/") -> Loaded:
+def load_from(files: ShardFiles, name: str, folder: str = "config/") -> LoadedConfig:
     """As `load`, from a shard's directory."""
     value, fault, is_ours = _read(files, folder + name)
     if not fault:
-        return Loaded(value, is_ours=is_ours)
+        return LoadedConfig(value, is_ours=is_ours)
     backup, backup_fault, is_ours = _read(files, f"{folder}{name}.bak")
     if backup is not None:
-        return Loaded(backup, f"{fault}; its backup is read", is_ours)
+        return LoadedConfig(backup, f"{fault}; its backup is read", is_ours)
     if value is None and backup_fault == _GONE and fault == _GONE:
-        return Loaded()
-    return Loaded(None, f"{fault}; its backup: {backup_fault}")
+        return LoadedConfig()
+    return LoadedConfig(None, f"{fault}; its backup: {backup_fault}")
 
 
 def read(directory: Path, name: str) -> dict[str, Any] | None:
@@ -97,7 +97,7 @@ def fault_of(path: Path) -> str:
 _GONE = "it is not there"
 
 
-def _read(files: Files, path: str) -> tuple[dict[str, Any] | None, str, bool]:
+def _read(files: ShardFiles, path: str) -> tuple[dict[str, Any] | None, str, bool]:
     """The content without its CRC, or the fault of the file; and whether it had a CRC."""
     try:
         data = files.content(path)

@@ -19,11 +19,12 @@ from pathlib import Path
 from struct import Struct
 from typing import Any
 
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.names import SYSTEM_PREFIXES
 
-from duetime_core.ondisk import configs, rocks
-from duetime_core.ondisk.engines import (
+from duetime_shard import configs
+from duetime_shard.brokers import rocks
+from duetime_shard.brokers.engines import (
     ALL_FOLDER,
     GROUPS_FOLDER,
     OFFSETS_FOLDER,
@@ -32,7 +33,7 @@ from duetime_core.ondisk.engines import (
     TOPICS_FOLDER,
     Loss,
 )
-from duetime_core.ondisk.state import LMQ_PREFIX
+from duetime_shard.shard import LMQ_PREFIX
 
 OFFSET_TABLE, TOPIC_TABLE, LITE_TABLE = "offsetTable", "topicConfigTable", "lmqOffsetTable"
 _DEFAULT = "default"
@@ -96,7 +97,7 @@ def read(root: Path) -> BrokerConfig:
         found.sources.append(f"config/{chosen}")
         try:
             content = _content(root, chosen, kind, table)
-        except Damaged as error:
+        except DamagedBytes as error:
             found.losses.append(Loss(kind, error.text))
             continue
         setattr(found, kind, content)
@@ -111,11 +112,11 @@ def _written_ns(path: Path) -> int:
 
 
 def _content(root: Path, place: str, kind: str, table: str) -> dict[str, Any]:
-    """Raises: Damaged."""
+    """Raises: DamagedBytes."""
     if place == configs.LITE_OFFSETS:
         loaded = configs.load(root / "config", place)
         if loaded.value is None:
-            raise Damaged(f"config/{place}: {loaded.fault}")
+            raise DamagedBytes(f"config/{place}: {loaded.fault}")
         return loaded.value
     name = f"config/{place}"
     with rocks.opened(root, name) as database:
@@ -128,9 +129,9 @@ def _content(root: Path, place: str, kind: str, table: str) -> dict[str, Any]:
     try:
         content = readers[kind](items)
     except (ValueError, TypeError, KeyError, IndexError, RecursionError, AttributeError) as error:
-        raise Damaged(f"{name} has an entry that is not understood: {error}") from None
+        raise DamagedBytes(f"{name} has an entry that is not understood: {error}") from None
     except Exception as error:
-        raise Damaged(f"{name} can't be read: {type(error).__name__}") from None
+        raise DamagedBytes(f"{name} can't be read: {type(error).__name__}") from None
     return content if kind == "offsets" else {table: content}
 
 

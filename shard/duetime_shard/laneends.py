@@ -6,10 +6,10 @@ from functools import cached_property
 
 import numpy as np
 from duetime_format.columns import Ints
-from duetime_format.lanes import Place
+from duetime_format.lanes import LanePlace
 from duetime_format.units import Mask
 
-from duetime_core.ondisk.facts import NO_ROWS, Facts, by_lane
+from duetime_shard.facts import NO_ROWS, Facts, by_lane
 
 _KINDS = ("restored", "replaced", "cancelled")
 
@@ -54,14 +54,14 @@ class LaneEnds:
         self.cancelled = np.concatenate([self.cancelled, rows], axis=1)
 
 
-class EndsReader:
+class LaneEndReader:
     """Takes the facts of a walk through the log.
 
     Restored entries already covered by a checkpoint are left out: before a level's watermark, and up to a timer lane's
     place.
     """
 
-    def __init__(self, marks: Mapping[int, int] | None = None, places: Mapping[int, Place] | None = None) -> None:
+    def __init__(self, marks: Mapping[int, int] | None = None, places: Mapping[int, LanePlace] | None = None) -> None:
         """`marks`: watermarks by level; `places`: progress of timer lanes."""
         self._marks, self._places = marks or {}, places or {}
         self._found: dict[tuple[int, str], list[Ints]] = {}

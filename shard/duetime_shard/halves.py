@@ -25,19 +25,20 @@ from typing import NamedTuple
 
 import numpy as np
 from duetime_format import halves, layout, record
-from duetime_format.columns import Ints, Run
-from duetime_format.errors import Damaged
+from duetime_format.columns import Ints, RecordRun
+from duetime_format.errors import DamagedBytes
 from duetime_format.names import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
 from duetime_format.properties import as_text, number_of, value_of
 from duetime_format.record import Record
 from duetime_format.units import FILLER_SIZE, Mask, Units, joined
 
-from duetime_core.ondisk import configs, rocksdbhalves
-from duetime_core.ondisk.facts import may_decide
-from duetime_core.ondisk.files import LogFiles
-from duetime_core.ondisk.folder import Files
-from duetime_core.ondisk.scan import scan_runs
-from duetime_core.ondisk.state import State
+from duetime_shard import configs
+from duetime_shard.brokers import halves as rocksdbhalves
+from duetime_shard.disk import ShardFiles
+from duetime_shard.facts import may_decide
+from duetime_shard.files import LogFiles
+from duetime_shard.shard import DirectoryState
+from duetime_shard.walk import scan_runs
 
 # Group of the brokers' own progress in the half queue and in that of op records.
 GROUP = "CID_RMQ_SYS_TRANS"
@@ -63,7 +64,7 @@ class OpenHalf(NamedTuple):
     immunity_ms: int
 
 
-class Judged(NamedTuple):
+class UnmarkedHalves(NamedTuple):
     """The half messages of a queue without a mark."""
 
     # Sorted by offset.
@@ -101,7 +102,7 @@ class _Half:
         return self.checks > 0 or self.first is not None
 
 
-def of_state(state: State, queue: int = 0) -> Judged:
+def of_state(state: DirectoryState, queue: int = 0) -> UnmarkedHalves:
     """The half messages of a directory whose log has been walked."""
     known = state.queues.get((HALF_TOPIC, queue))
     parts = list(known.read()) if known is not None else []
@@ -109,7 +110,7 @@ def of_state(state: State, queue: int = 0) -> Judged:
     return judge(state.files, offsets, joined(units for _, units in parts), queue=queue, end=state.end)
 
 
-def judge(files: Files, offsets: Ints, units: Units, *, queue: int = 0, end: int | None = None) -> Judged:
+def judge(files: ShardFiles, offsets: Ints, units: Units, *, queue: int = 0, end: int | None = None) -> UnmarkedHalves:
     """Judges half messages.
 
     Args:
@@ -130,7 +131,7 @@ def judge(files: Files, offsets: Ints, units: Units, *, queue: int = 0, end: int
             ended[offset] = halves.end_tag(halves.ENDED, 0)
         else:
             candidates[offset] = found
-    walk = _Walk(queue)
+    walk = _HalfWalk(queue)
     if candidates:
         for item in scan_runs(log, _start(log, candidates, int(offsets[-1])), end):
             walk.see(item)
@@ -143,7 +144,7 @@ def judge(files: Files, offsets: Ints, units: Units, *, queue: int = 0, end: int
             left.append(_opened(candidates[offset]))
     rows = sorted(ended.items())
     numbers, tags = (np.array([row[column] for row in rows], np.int64) for column in range(2))
-    return Judged(left, numbers, tags)
+    return UnmarkedHalves(left, numbers, tags)
 
 
 def progress_name(topic: str) -> str:
@@ -151,7 +152,7 @@ def progress_name(topic: str) -> str:
     return f"{topic}@{GROUP}"
 
 
-def progress_of(files: Files, queue: int, end: int) -> int | None:
+def progress_of(files: ShardFiles, queue: int, end: int) -> int | None:
     """A broker's progress in the half queue, which ends at `end`; None: unknown."""
     table = configs.table_of(configs.load_from(files, configs.CONSUMER_OFFSETS).value, "offsetTable")
     found = configs.table_of(table, progress_name(HALF_TOPIC)).get(str(queue))
@@ -161,7 +162,7 @@ def progress_of(files: Files, queue: int, end: int) -> int | None:
 def _read(log: LogFiles, position: int, size: int) -> _Half | None:
     try:
         found = record.decode(log.read(position, size), check_crc=False)
-    except Damaged:
+    except DamagedBytes:
         return None
     return _half(found) if found.position == position and found.topic == HALF_TOPIC else None
 
@@ -203,7 +204,7 @@ def _start(log: LogFiles, candidates: dict[int, _Half], last: int) -> int:
     return min(start, log.first_by(min(born_at_ms))) if born_at_ms else start
 
 
-class _Walk:
+class _HalfWalk:
     """Reads the log, and collects the ends of half messages."""
 
     def __init__(self, queue: int) -> None:
@@ -219,7 +220,7 @@ class _Walk:
 
     def see(self, item: object) -> None:
         """Takes an item; ignores items other than intact records."""
-        if isinstance(item, Run):
+        if isinstance(item, RecordRun):
             for index in np.flatnonzero(_chosen(item)).tolist():
                 self._see(item.record(index))
 
@@ -251,7 +252,7 @@ class _Walk:
             return
         try:
             offsets = halves.ended_by(found.body)
-        except Damaged:
+        except DamagedBytes:
             return
         code = halves.decision_of(found.properties)
         for offset in offsets:
@@ -298,12 +299,12 @@ class _Walk:
         return self._committed.get(half.offset, 0) or next(filter(None, places), 0)
 
 
-def _chosen(run: Run) -> Mask:
+def _chosen(run: RecordRun) -> Mask:
     """Mask of the records that may concern half messages."""
     return run.within((_HALF,)) | may_decide(run)
 
 
-def described(state: State, *, listed: bool) -> dict[str, object]:
+def described(state: DirectoryState, *, listed: bool) -> dict[str, object]:
     """The open half messages, with names used by RocketMQ's tools; `listed`: one by one."""
     queues = sorted(queue for topic, queue in state.queues if topic == HALF_TOPIC)
     found = [(queue, half) for queue in queues for half in of_state(state, queue).open]
@@ -319,7 +320,7 @@ def described(state: State, *, listed: bool) -> dict[str, object]:
     return counted | {"messages": [*(_described_in(state, *row) for row in found), *others]}
 
 
-def _described_in(state: State, queue: int, half: OpenHalf) -> dict[str, object]:
+def _described_in(state: DirectoryState, queue: int, half: OpenHalf) -> dict[str, object]:
     found = record.decode(state.log.read(half.position, half.size), check_crc=False)
     return _described(found, queue, half.offset, half.checks)
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 
-from duetime_format.lanes import Place
+from duetime_format.lanes import LanePlace
 
 FILE_BYTES = 4096
 TIMES = Struct(">qqq")
@@ -65,7 +65,7 @@ class Checkpoint:
     stored_at_ms: int
     now_ms: int
     # None: it predates timer lanes; there may have been none.
-    places: tuple[Place, ...] | None = ()
+    places: tuple[LanePlace, ...] | None = ()
 
     def encode(self, serial: int) -> bytes:
         """Encodes a slot."""
@@ -126,7 +126,9 @@ def _slot(data: bytes) -> tuple[int, Checkpoint | None]:
     if zlib.crc32(data[_MARK_CRC.size : end]) != crc:
         return 0, None
     watermarks = Struct(f">{level_count}q").unpack_from(data, levels_at)
-    places = tuple(Place(*place) for place in _PLACE.iter_unpack(data[places_at:end])) if layout.has_places else None
+    places = (
+        tuple(LanePlace(*place) for place in _PLACE.iter_unpack(data[places_at:end])) if layout.has_places else None
+    )
     if len(fields) < _FIRST_FIELDS:
         position, scan_position, unit_count = fields
         return 0, Checkpoint(position, scan_position, unit_count, watermarks, 0, 0, places)

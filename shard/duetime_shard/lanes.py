@@ -6,13 +6,13 @@ from typing import Protocol
 
 import numpy as np
 from duetime_format import halves
-from duetime_format.lanes import Place
+from duetime_format.lanes import LanePlace
 from duetime_format.units import Ints, Mask, are_ended, dues_of
 
 _NONE = np.empty(0, np.int64)
 
 
-class Progress(Protocol):
+class LaneProgress(Protocol):
     """The entries of a lane that are gone: restored, or ended otherwise. An immutable snapshot."""
 
     @property
@@ -24,7 +24,7 @@ class Progress(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Undecided:
+class HalfProgress:
     """The progress of a queue of half messages: from `first` on, ended ones are gone, except given-up ones with copies
     at `since` or later: they can still be ended otherwise."""
 
@@ -32,7 +32,7 @@ class Undecided:
     since: int
 
     def gone(self, entries: Ints, tags: Ints) -> Mask:
-        """See Progress."""
+        """See LaneProgress."""
         ends = halves.ends_of(tags)
         kept = (ends.codes == halves.GIVEN_UP) & (ends.positions >= self.since)
         gone: Mask = (halves.are_ended(tags) & ~kept) | (entries < self.first)
@@ -40,7 +40,7 @@ class Undecided:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Restored:
+class LevelProgress:
     """The restored entries of a level's lane: all before `watermark`, and those of `ahead`, ascending. Entries before
     the watermark may also have ended without being restored.
 
@@ -52,7 +52,7 @@ class Restored:
     ahead: Ints = field(default_factory=lambda: _NONE)
 
     @classmethod
-    def of(cls, known: int, low: int, high: int, found: Iterable[Ints]) -> "Restored":
+    def of(cls, known: int, low: int, high: int, found: Iterable[Ints]) -> "LevelProgress":
         """The restored entries of a lane with the entries [low, high).
 
         Args:
@@ -70,11 +70,11 @@ class Restored:
 
     @property
     def first(self) -> int:
-        """See Progress."""
+        """See LaneProgress."""
         return self.watermark
 
     def gone(self, entries: Ints, tags: Ints) -> Mask:
-        """See Progress."""
+        """See LaneProgress."""
         return self.mask(entries) | are_ended(tags)
 
     def mask(self, entries: Ints) -> Mask:
@@ -88,16 +88,16 @@ class Restored:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Passed:
+class TimerProgress:
     """The progress of a timer lane: all up to `place`, in order of due time, are gone, except `stragglers`, ascending.
     Entries before `first` have left with the front of the log."""
 
     first: int
-    place: Place
+    place: LanePlace
     stragglers: Ints = field(default_factory=lambda: _NONE)
 
     def gone(self, entries: Ints, tags: Ints) -> Mask:
-        """See Progress."""
+        """See LaneProgress."""
         dues, place = dues_of(tags), self.place
         passed: Mask = (dues < place.due_at_ms) | ((dues == place.due_at_ms) & (entries <= place.entry))
         if len(self.stragglers):

@@ -6,16 +6,15 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from duetime_core.errors import StartupError
 from duetime_format.levels import DelayLevels
 from duetime_format.units import Ints
-
-from duetime_core.errors import StartupError
 
 _I64_MAX = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Since:
+class LevelChange:
     """A level table, and the log position and store time from which it applied."""
 
     position: int
@@ -32,12 +31,12 @@ class LevelHistory:
     its position is later than its time, and its own table is the earlier one.
     """
 
-    since: tuple[Since, ...]
+    since: tuple[LevelChange, ...]
 
     @classmethod
     def of(cls, levels: DelayLevels) -> "LevelHistory":
         """A history with a single table."""
-        return cls((Since(0, 0, levels),))
+        return cls((LevelChange(0, 0, levels),))
 
     def at(self, position: int, stored_at_ms: int) -> DelayLevels:
         return self.since[int(self._tables(np.array([position]), np.array([stored_at_ms]))[0])].levels
@@ -73,7 +72,7 @@ class LevelHistory:
 
     def changed(self, position: int, at_ms: int, levels: DelayLevels) -> "LevelHistory":
         kept = tuple(since for since in self.since if since.position < position)
-        return LevelHistory((*kept, Since(position, at_ms, levels)))
+        return LevelHistory((*kept, LevelChange(position, at_ms, levels)))
 
     @classmethod
     def load(cls, value: Mapping[str, Any] | None, levels: DelayLevels, *, accept: bool) -> "LevelHistory | None":
@@ -85,7 +84,9 @@ class LevelHistory:
         try:
             entries = value["levels"] if value is not None else ()
             since = [
-                Since(int(entry["fromPosition"]), int(entry.get("fromMs", 0)), DelayLevels.parse(entry["delayLevels"]))
+                LevelChange(
+                    int(entry["fromPosition"]), int(entry.get("fromMs", 0)), DelayLevels.parse(entry["delayLevels"])
+                )
                 for entry in entries
             ]
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError):

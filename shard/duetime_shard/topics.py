@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 FILE = "duetimeTopics"
 
 
-class Lines(NamedTuple):
+class TopicLines(NamedTuple):
     """The content of a file of lines."""
 
     # The highest count of each topic.
@@ -45,7 +45,7 @@ def _line(value: Any) -> bytes:
     return b"%08x %s" % (zlib.crc32(text), text)
 
 
-def decode(data: bytes) -> Lines:
+def decode(data: bytes) -> TopicLines:
     """Reads lines."""
     counts: dict[str, int] = {}
     types: dict[str, str] = {}
@@ -62,7 +62,7 @@ def decode(data: bytes) -> Lines:
                 types |= found
             case _:
                 damaged += 1
-    return Lines(counts, damaged, types)
+    return TopicLines(counts, damaged, types)
 
 
 def _value(text: bytes) -> Any:
@@ -79,9 +79,9 @@ def add(counts: dict[str, int], more: Mapping[str, int]) -> None:
         counts[name] = max(counts.get(name, 0), count)
 
 
-def read(directory: Path) -> Lines:
+def read(directory: Path) -> TopicLines:
     """Reads the file in `config/`; empty if it does not exist."""
     try:
         return decode((directory / FILE).read_bytes())
     except FileNotFoundError:
-        return Lines({}, 0, {})
+        return TopicLines({}, 0, {})

@@ -9,7 +9,7 @@ import numpy as np
 from duetime_format import layout
 from duetime_format.units import UNIT, UNIT_TYPE, Units
 
-from duetime_core.ondisk.folder import IS_FOLDER, Files, LocalFiles
+from duetime_shard.disk import IS_FOLDER, LocalFiles, ShardFiles
 
 _UNITS_AT_ONCE = 65_536
 # Tolerance for clocks: clients date messages, and a broker's clock may have been set back.
@@ -18,7 +18,7 @@ _CLOCK_STEP_MS = 600_000
 _KEPT_UNITS = 8_192
 
 
-def numbered(files: Files, folder: str) -> list[tuple[int, str, int]]:
+def numbered(files: ShardFiles, folder: str) -> list[tuple[int, str, int]]:
     """First byte, path and size of the files of a log or a queue, in order."""
     return sorted(
         (int(name), f"{folder}/{name}", size)
@@ -30,7 +30,7 @@ def numbered(files: Files, folder: str) -> list[tuple[int, str, int]]:
 class LogFile:
     """One file of the log, for scan.py."""
 
-    def __init__(self, files: Files, path: str, base: int, end: int, size: int) -> None:
+    def __init__(self, files: ShardFiles, path: str, base: int, end: int, size: int) -> None:
         self.path = path
         self.base = base
         # End of its segment; a cut file is shorter.
@@ -49,7 +49,7 @@ class LogFile:
 class LogFiles:
     """The log: `files` by their first position. A missing one leaves a gap."""
 
-    def __init__(self, files: Files, folder: str = "commitlog") -> None:
+    def __init__(self, files: ShardFiles, folder: str = "commitlog") -> None:
         self.source = files
         self.folder = folder
         found = [entry for entry in numbered(files, folder) if entry[2]]
@@ -107,7 +107,7 @@ def _segment_bytes(files: list[tuple[int, int]]) -> int:
 class QueueFiles:
     """The units of one (topic, queue) in its files: those in [min_offset, max_offset) are valid."""
 
-    def __init__(self, files: Files, topic: str, queue: int, *, probe: bool = False) -> None:
+    def __init__(self, files: ShardFiles, topic: str, queue: int, *, probe: bool = False) -> None:
         """`probe`: finds the end by bisection instead of unit by unit, for remote files; a damaged unit may be mistaken
         for the end."""
         self.topic = topic

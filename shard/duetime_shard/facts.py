@@ -18,9 +18,9 @@ from typing import TypeVar
 
 import numpy as np
 from duetime_format import deletions, ends, halves, layout, plans
-from duetime_format.columns import Ints, Key, Run
+from duetime_format.columns import Ints, Key, RecordRun
 from duetime_format.deletions import Deletion
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.lanes import LANE_TOPIC_NAMES, LANE_TOPICS, lane_of
 from duetime_format.names import (
     CANCELLED_TOPIC,
@@ -70,7 +70,7 @@ class Facts:
     unread_plans: list[tuple[int, str]] = field(default_factory=list)
 
 
-def facts_of(run: Run, before_ms: int = 0) -> Facts:
+def facts_of(run: RecordRun, before_ms: int = 0) -> Facts:
     """`before_ms`: the largest store time before the run."""
     facts = Facts(run.stored_at_ms < np.maximum(np.maximum.accumulate(run.stored_at_ms), before_ms))
     if run.entries is not None:
@@ -96,7 +96,7 @@ def is_possible(offsets: Ints, positions: Ints) -> Mask:
     return possible
 
 
-def decided(run: Run) -> tuple[Ints, list[tuple[int, str]]]:
+def decided(run: RecordRun) -> tuple[Ints, list[tuple[int, str]]]:
     """The ends of half messages of queue 0, and damage as in Facts.
 
     Returns:
@@ -110,7 +110,7 @@ def decided(run: Run) -> tuple[Ints, list[tuple[int, str]]]:
             code = halves.decision_of(found.properties)
             try:
                 rows += [(offset, code, index, 1) for offset in halves.ended_by(found.body) if not found.queue]
-            except Damaged as error:
+            except DamagedBytes as error:
                 if code != halves.ENDED:
                     damage.append((found.position, error.text))
         elif found.topic == GIVEN_UP_TOPIC:
@@ -123,7 +123,7 @@ def decided(run: Run) -> tuple[Ints, list[tuple[int, str]]]:
     return np.array(rows, np.int64).reshape(-1, 4).T, damage
 
 
-def may_decide(run: Run) -> Mask:
+def may_decide(run: RecordRun) -> Mask:
     """Mask of the records that may end half messages."""
     chosen: Mask = run.within(_DECIDING) | (run.flags & layout.SYS_TRANSACTION == layout.SYS_TRANSACTION_COMMIT)
     return chosen
@@ -139,12 +139,12 @@ def by_lane(rows: Ints) -> Iterator[tuple[int, Ints]]:
         yield lane, rows[1:, lanes == lane]
 
 
-def _read(run: Run, key: Key, read: Callable[[Record], T], damage: list[tuple[int, str]]) -> Iterator[T]:
+def _read(run: RecordRun, key: Key, read: Callable[[Record], T], damage: list[tuple[int, str]]) -> Iterator[T]:
     """The readable records of a queue, each by `read`; adds the others to `damage`."""
     for found in map(run.record, run.rows(key)):
         try:
             yield read(found)
-        except Damaged as error:
+        except DamagedBytes as error:
             damage.append((found.position, f"record of {found.topic}: {error.text}"))
 
 

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.names import RETRY_PREFIX
 
-from duetime_core.ondisk import configs, pops, rocks
-from duetime_core.ondisk.folder import IS_FOLDER, LocalFiles
-from duetime_core.ondisk.rocks import EngineMissing
+from duetime_shard import configs
+from duetime_shard.brokers import pops, rocks
+from duetime_shard.brokers.rocks import EngineMissing
+from duetime_shard.disk import IS_FOLDER, LocalFiles
 
 STORE_FOLDER = "rocksdbstore"
 QUEUE_FOLDERS = ("consumequeue", "consumequeue_rocksdb")
@@ -38,7 +39,7 @@ class Loss(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class StateLocation:
     """A place and its contents. `families`: of a RocksDB there. `loss`: the kind and the reason if it is not read."""
 
     holds: str
@@ -56,25 +57,25 @@ _RIGHTS = Loss("acls", "rights of a broker's users: create DueTime's with `dueti
 _MAPPING = Loss("mapping", "static topics, whose queues are on several brokers")
 
 KNOWN = {
-    "commitlog": Known("all messages"),
-    "config": Known("topics, groups, offsets"),
-    "consumequeue": Known("queues", (_DEFAULT, "offset")),
-    "consumequeue_rocksdb": Known("queues", (_DEFAULT, "offset")),
-    "consumequeue_ext": Known("bits of filters, derived from the log"),
-    "index": Known("keys, derived from the log"),
-    STORE_FOLDER: Known("index, timers, transactions", (_DEFAULT, TIMERS, TRANSACTIONS)),
-    pops.KEY_VALUES: Known("messages received by POP", (_DEFAULT, pops.FAMILY)),
-    "timerlog": Known("timers in the wheel"),
-    "timers": Known("DueTime's orders of timers"),
-    "compaction": Known("compacted topics"),
-    "batchconsumequeue": Known("queues of batches", loss=_BATCHES),
-    "dledger-*": Known("a DLedger group's log", loss=_DLEDGER),
-    "*controller*": Known("a controller's state", loss=_CONTROLLER),
-    "jraft*": Known("a controller's state", loss=_CONTROLLER),
+    "commitlog": StateLocation("all messages"),
+    "config": StateLocation("topics, groups, offsets"),
+    "consumequeue": StateLocation("queues", (_DEFAULT, "offset")),
+    "consumequeue_rocksdb": StateLocation("queues", (_DEFAULT, "offset")),
+    "consumequeue_ext": StateLocation("bits of filters, derived from the log"),
+    "index": StateLocation("keys, derived from the log"),
+    STORE_FOLDER: StateLocation("index, timers, transactions", (_DEFAULT, TIMERS, TRANSACTIONS)),
+    pops.KEY_VALUES: StateLocation("messages received by POP", (_DEFAULT, pops.FAMILY)),
+    "timerlog": StateLocation("timers in the wheel"),
+    "timers": StateLocation("DueTime's orders of timers"),
+    "compaction": StateLocation("compacted topics"),
+    "batchconsumequeue": StateLocation("queues of batches", loss=_BATCHES),
+    "dledger-*": StateLocation("a DLedger group's log", loss=_DLEDGER),
+    "*controller*": StateLocation("a controller's state", loss=_CONTROLLER),
+    "jraft*": StateLocation("a controller's state", loss=_CONTROLLER),
 }
 FILES = {
-    "epochFileCheckpoint": Known("epochs", loss=_CONTROLLER),
-    "config/tieredStoreMetadata.json": Known("the second tier", loss=_TIERED),
+    "epochFileCheckpoint": StateLocation("epochs", loss=_CONTROLLER),
+    "config/tieredStoreMetadata.json": StateLocation("the second tier", loss=_TIERED),
 }
 OFFSETS_FOLDER, TOPICS_FOLDER, GROUPS_FOLDER, ALL_FOLDER = "consumerOffsets", "topics", "subscriptionGroups", "rdb"
 # A family for each, with useSingleRocksDBForAllConfigs.
@@ -82,16 +83,16 @@ SINGLE_FOLDER = "metadata"
 SINGLE_FAMILIES = {"offsets": "consumerOffset", "topics": "topic", "groups": "subscriptionGroup"}
 _VERSIONED = (_DEFAULT, "kvDataVersion", "forbidden")
 CONFIG = {
-    OFFSETS_FOLDER: Known("offsets of groups", _VERSIONED),
-    TOPICS_FOLDER: Known("topics", _VERSIONED),
-    GROUPS_FOLDER: Known("groups", _VERSIONED),
-    ALL_FOLDER: Known("offsets of groups, topics, groups", (_DEFAULT,)),
-    SINGLE_FOLDER: Known(
+    OFFSETS_FOLDER: StateLocation("offsets of groups", _VERSIONED),
+    TOPICS_FOLDER: StateLocation("topics", _VERSIONED),
+    GROUPS_FOLDER: StateLocation("groups", _VERSIONED),
+    ALL_FOLDER: StateLocation("offsets of groups, topics, groups", (_DEFAULT,)),
+    SINGLE_FOLDER: StateLocation(
         "offsets of groups, topics, groups",
         (_DEFAULT, "forbidden", *(name + part for name in SINGLE_FAMILIES.values() for part in ("", "Version"))),
     ),
-    "users": Known("users", loss=_USERS),
-    "acls": Known("rights of users", loss=_RIGHTS),
+    "users": StateLocation("users", loss=_USERS),
+    "acls": StateLocation("rights of users", loss=_RIGHTS),
 }
 # JSON files below `config/`. Filters and modes of receiving are announced by clients each time.
 _SHARED = (configs.TOPICS, configs.CONSUMER_OFFSETS, configs.GROUPS, configs.DELAY_OFFSETS, configs.LITE_OFFSETS)
@@ -105,7 +106,7 @@ _PASSED = (".*", "lost+found")
 
 
 @dataclass(slots=True)
-class Survey:
+class EngineSurvey:
     """The engines of a directory: the contents of each RocksDB by its folder, and losses."""
 
     contents: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -114,9 +115,9 @@ class Survey:
     damages: list[tuple[str, str]] = field(default_factory=list)
 
 
-def survey(root: Path) -> Survey:
+def survey(root: Path) -> EngineSurvey:
     """Raises: EngineMissing: the library to read one is not installed."""
-    found = Survey()
+    found = EngineSurvey()
     files = LocalFiles(root)
     for name, size in files.listed(""):
         if size == IS_FOLDER:
@@ -137,11 +138,11 @@ def _is_unknown(file: str) -> bool:
     return name.endswith(".json") and name not in CONFIG_FILES and not fnmatch.fnmatchcase(name, _OURS)
 
 
-def _known(table: Mapping[str, Known], name: str) -> Known | None:
+def _known(table: Mapping[str, StateLocation], name: str) -> StateLocation | None:
     return next((known for pattern, known in table.items() if fnmatch.fnmatchcase(name, pattern)), None)
 
 
-def _see_folder(root: Path, name: str, known: Known | None, found: Survey) -> None:
+def _see_folder(root: Path, name: str, known: StateLocation | None, found: EngineSurvey) -> None:
     if any(fnmatch.fnmatchcase(name, pattern) for pattern in _PASSED):
         return
     if known is not None and known.loss is not None and not rocks.is_rocks(root / name):
@@ -161,7 +162,7 @@ def _see_folder(root: Path, name: str, known: Known | None, found: Survey) -> No
             if database.cut:
                 text = f"the last writes are missing: {database.cut}"
                 found.losses += [Loss(kind, text) for kind in _KINDS.get(name, ())]
-    except Damaged as error:
+    except DamagedBytes as error:
         found.contents[name] = {"damage": error.text}
         _see_damage(name, known, error, found)
         return
@@ -186,7 +187,7 @@ _KINDS = {
 }
 
 
-def _see_damage(name: str, known: Known | None, error: Damaged, found: Survey) -> None:
+def _see_damage(name: str, known: StateLocation | None, error: DamagedBytes, found: EngineSurvey) -> None:
     """State of the log is found there; other state is lost."""
     if name in _KINDS:
         found.losses += [Loss(kind, error.text) for kind in _KINDS[name]]
@@ -244,4 +245,4 @@ def is_taken_over(root: Path) -> bool:
     return bool(found) and found == known_fingerprint(root)
 
 
-__all__ = ["EngineMissing", "Loss", "Survey", "refused", "survey"]
+__all__ = ["EngineMissing", "Loss", "EngineSurvey", "refused", "survey"]

@@ -15,56 +15,56 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from duetime_format import timers
-from duetime_format.lanes import Place, is_timer_lane, lane_of, place_of
+from duetime_format.lanes import LanePlace, is_timer_lane, lane_of, place_of
 from duetime_format.names import CANCELLED_TOPIC, TIMER_TOPIC
 from duetime_format.units import Ints, Mask, Units, are_ended, dues_of, joined
 
-from duetime_core.ondisk import brokertimers
-from duetime_core.ondisk.lanes import Progress, Restored
-from duetime_core.ondisk.queueimage import QueueImage
-from duetime_core.ondisk.records import message
-from duetime_core.ondisk.state import State, restored
+from duetime_shard.brokers import timers as brokertimers
+from duetime_shard.lanes import LaneProgress, LevelProgress
+from duetime_shard.queues import QueueImage
+from duetime_shard.records import message
+from duetime_shard.shard import DirectoryState, restored
 
 # Hashes of tags are below it, due times above.
 _HASH_LIMIT = 1 << 32
 _NONE = np.empty(0, np.int64)
-_NOWHERE = Place(0, -1)
+_NOWHERE = LanePlace(0, -1)
 # Topics of the records that cancel or replace entries.
 _ENDING_TOPICS = frozenset((CANCELLED_TOPIC, TIMER_TOPIC))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Marked:
+class MarkedProgress:
     """A lane's progress, and the entries ended by records of the log."""
 
-    progress: Progress
+    progress: LaneProgress
     ended: Ints
 
     @property
     def first(self) -> int:
-        """See Progress."""
+        """See LaneProgress."""
         return self.progress.first
 
     def gone(self, entries: Ints, tags: Ints) -> Mask:
-        """See Progress."""
+        """See LaneProgress."""
         gone = self.progress.gone(entries, tags)
         return gone | np.isin(entries, self.ended) if len(self.ended) else gone
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Timed:
+class CheckpointTimerProgress:
     """The progress of a timer lane: gone are all up to `place` in order of due time, and `restored`."""
 
-    place: Place = _NOWHERE
+    place: LanePlace = _NOWHERE
     restored: Ints = field(default_factory=lambda: _NONE)
 
     @property
     def first(self) -> int:
-        """See Progress."""
+        """See LaneProgress."""
         return 0
 
     def gone(self, entries: Ints, tags: Ints) -> Mask:
-        """See Progress."""
+        """See LaneProgress."""
         dues, place = dues_of(tags), self.place
         passed: Mask = (dues < place.due_at_ms) | ((dues == place.due_at_ms) & (entries <= place.entry))
         passed |= are_ended(tags)
@@ -76,9 +76,9 @@ class PendingLane:
     """A lane of a directory: its queue and progress."""
 
     number: int
-    state: State
+    state: DirectoryState
     queue: QueueImage
-    progress: Marked
+    progress: MarkedProgress
 
     def entries(self, first: int | None = None) -> Iterator[tuple[Ints, Units, Mask]]:
         """Entries with records from `first` on, or from the first that may be pending: entries, units with due times as
@@ -96,7 +96,7 @@ class PendingLane:
         """(pending entries; entries not passed yet that ended without being restored)."""
         pending = ended = 0
         progress = self.progress.progress
-        if isinstance(progress, Restored) and not may_have_ended(self.state):
+        if isinstance(progress, LevelProgress) and not may_have_ended(self.state):
             return progress.pending_count(self.queue.max_offset), 0
         for entries, units, gone in self.entries():
             is_ended = are_ended(units["tags"].astype(np.int64)) | np.isin(entries, self.progress.ended)
@@ -105,12 +105,12 @@ class PendingLane:
         return pending, ended
 
 
-def may_have_ended(state: State) -> bool:
+def may_have_ended(state: DirectoryState) -> bool:
     """Whether entries may have ended without being restored: only if any was ever cancelled or replaced."""
     return any(queue.topic in _ENDING_TOPICS and queue.max_offset for queue in state.queues.values())
 
 
-def lanes(state: State, *, has_receives: bool = False) -> dict[int, PendingLane]:
+def lanes(state: DirectoryState, *, has_receives: bool = False) -> dict[int, PendingLane]:
     """All lanes with a queue, by number. Requires a walked log. `has_receives`: see brokertimers.pending."""
     levels, found = restored(state), {}
     for (topic, number), queue in sorted(state.queues.items()):
@@ -118,17 +118,17 @@ def lanes(state: State, *, has_receives: bool = False) -> dict[int, PendingLane]
         if lane is None:
             continue
         seen = state.ends.ends(lane)
-        progress: Progress
+        progress: LaneProgress
         if is_timer_lane(lane):
-            progress = Timed(state.places.get(lane, Place(0, -1)), seen.restored_entries)
+            progress = CheckpointTimerProgress(state.places.get(lane, LanePlace(0, -1)), seen.restored_entries)
         else:
             progress = levels[lane]
         ended = np.union1d(seen.ended_entries, _ended_by_broker(state, lane, queue, has_receives))
-        found[lane] = PendingLane(lane, state, queue, Marked(progress, ended))
+        found[lane] = PendingLane(lane, state, queue, MarkedProgress(progress, ended))
     return found
 
 
-def _ended_by_broker(state: State, lane: int, queue: QueueImage, has_receives: bool) -> Ints:
+def _ended_by_broker(state: DirectoryState, lane: int, queue: QueueImage, has_receives: bool) -> Ints:
     """Entries of a timer lane that are not pending by a broker's files."""
     if not is_timer_lane(lane) or (lane in state.places and brokertimers.known_handover(state.files) is not None):
         # The marks in units cover entries before the checkpoint.
@@ -142,7 +142,7 @@ def _ended_by_broker(state: State, lane: int, queue: QueueImage, has_receives: b
     return _NONE if pending is None else np.setdiff1d(entries, pending)
 
 
-def _dated(state: State, units: Units) -> Units:
+def _dated(state: DirectoryState, units: Units) -> Units:
     """Units with due times as tags."""
     hashes = np.flatnonzero(np.abs(units["tags"].astype(np.int64)) < _HASH_LIMIT)
     if not len(hashes):

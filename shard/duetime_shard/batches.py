@@ -13,9 +13,9 @@ from collections.abc import Iterator
 
 import numpy as np
 from duetime_format import batches
-from duetime_format.columns import Run
+from duetime_format.columns import RecordRun
 
-from duetime_core.ondisk.scan import DamagedRecord, Item, Log, Skipped, intact_at, item_end, scan_runs
+from duetime_shard.walk import DamagedRecord, Item, ScannableLog, SkippedBytes, intact_at, item_end, scan_runs
 
 SECTOR_BYTES = 512
 # Shorter runs of zeros at the edge of a damaged place may belong to a record.
@@ -24,24 +24,24 @@ _EDGE_BYTES_MIN = 4
 Span = tuple[int, int]
 
 
-class Torn(Skipped):
+class TornBatch(SkippedBytes):
     """The remains of a batch that was not written whole."""
 
 
-def scan_whole(log: Log, position: int, settled: int = 0, cut: list[Span] | None = None) -> Iterator[Item]:
+def scan_whole(log: ScannableLog, position: int, settled: int = 0, cut: list[Span] | None = None) -> Iterator[Item]:
     """As `scan_runs`, without the remains of torn batches.
 
     Args:
         settled: nothing before this position is torn.
         cut: gets the batch that contains the end of the log, if there is one.
     """
-    return _Walk(log, max(position, settled), [] if cut is None else cut).from_(position)
+    return _BatchWalk(log, max(position, settled), [] if cut is None else cut).from_(position)
 
 
-class _Walk:
+class _BatchWalk:
     """Holds back damaged places until their batch is known, and a batch until its end is reached."""
 
-    def __init__(self, log: Log, first: int, cut: list[Span]) -> None:
+    def __init__(self, log: ScannableLog, first: int, cut: list[Span]) -> None:
         self._log = log
         self._first = first
         self._cut = cut
@@ -74,7 +74,7 @@ class _Walk:
             yield from self._settle()
         if _is_damaged(item):
             self._held.append(item)
-        elif isinstance(item, Run):
+        elif isinstance(item, RecordRun):
             yield from self._take_run(item)
         else:
             yield from self._pass(item)
@@ -87,7 +87,7 @@ class _Walk:
         else:
             self._held.append(item)
 
-    def _take_run(self, run: Run) -> Iterator[Item]:
+    def _take_run(self, run: RecordRun) -> Iterator[Item]:
         rows, starts, ends = batches.spans_of(run)
         if not len(rows):
             yield from self._pass(run)
@@ -140,10 +140,10 @@ class _Walk:
         elif at_end:
             self._cut.append(span)
         else:
-            yield Torn(span[0], span[1] - span[0], f"a batch of {span[1] - span[0]} bytes was not written whole")
+            yield TornBatch(span[0], span[1] - span[0], f"a batch of {span[1] - span[0]} bytes was not written whole")
             last = held[-1]
-            if item_end(last) > span[1] and isinstance(last, Skipped):
-                self._held.append(Skipped(span[1], item_end(last) - span[1], last.damage))
+            if item_end(last) > span[1] and isinstance(last, SkippedBytes):
+                self._held.append(SkippedBytes(span[1], item_end(last) - span[1], last.damage))
 
     def _is_torn(self, span: Span, held: list[Item]) -> bool:
         """Whether bytes were never written in a part of the batch without intact records."""
@@ -174,14 +174,14 @@ class _Walk:
 
 
 def _start_of(item: Item) -> int:
-    return int(item.positions[0]) if isinstance(item, Run) else item.position
+    return int(item.positions[0]) if isinstance(item, RecordRun) else item.position
 
 
 def _is_damaged(item: Item) -> bool:
-    return isinstance(item, Skipped | DamagedRecord)
+    return isinstance(item, SkippedBytes | DamagedRecord)
 
 
-def _part(run: Run, first: int, stop: int) -> Run:
+def _part(run: RecordRun, first: int, stop: int) -> RecordRun:
     """Rows [first, stop)."""
     if (first, stop) == (0, run.count):
         return run
@@ -189,4 +189,4 @@ def _part(run: Run, first: int, stop: int) -> Run:
     # The compiled twins need contiguous arrays.
     entries = None if run.entries is None else np.ascontiguousarray(run.entries[:, first:stop])
     columns = np.ascontiguousarray(run.columns[:, first:stop])
-    return Run(run.data, run.position, end, run.keys, columns, entries, run.destinations)
+    return RecordRun(run.data, run.position, end, run.keys, columns, entries, run.destinations)

@@ -17,9 +17,8 @@ from pathlib import Path
 from struct import Struct
 from typing import Any
 
-from duetime_format.errors import Damaged
-
 from duetime_core.errors import StartupError
+from duetime_format.errors import DamagedBytes
 
 _MARK = "CURRENT"
 _TABLE, _WRITES, _MANIFEST = re.compile(r"\d+\.(sst|blob)"), re.compile(r"\d+\.log"), re.compile(r"MANIFEST-\d+")
@@ -68,7 +67,7 @@ class Rocks:
         self._name = name
 
     def items(self, family: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values of a family from a key on, in order; none if there is no such family. Raises: Damaged."""
+        """Keys and values of a family from a key on, in order; none without such a family. Raises: DamagedBytes."""
         if family not in self.families:
             return
         try:
@@ -88,7 +87,7 @@ class Rocks:
         return max(int(self._database.get_column_family(family).property_int_value(_COUNT) or 0), 1)
 
     def last(self, family: str, until: bytes) -> tuple[bytes, bytes] | None:
-        """The last key up to `until`, and its value. Raises: Damaged."""
+        """The last key up to `until`, and its value. Raises: DamagedBytes."""
         try:
             found = self._database.get_column_family(family).iter()
             found.seek_for_prev(until)
@@ -106,12 +105,12 @@ def opened(root: Path, name: str) -> Iterator[Rocks]:
 
     Raises:
         EngineMissing: the library is not installed.
-        Damaged: it can't be read, or lacks a part of its content.
+        DamagedBytes: it can't be read, or lacks a part of its content.
     """
     is_clean, cut = not (root / "abort").exists(), ""
     try:
         database, families, links = _open(root / name, name, is_whole=True)
-    except Damaged as error:
+    except DamagedBytes as error:
         if is_clean:
             raise
         database, families, links = _open(root / name, name, is_whole=False)
@@ -143,7 +142,7 @@ def _open(folder: Path, name: str, *, is_whole: bool) -> tuple[Any, list[str], P
             return Rdict(str(links), options=options, column_families=each, access_type=how), families, links
         except Exception as error:
             shutil.rmtree(links, ignore_errors=True)
-            if attempt == _ATTEMPTS or isinstance(error, Damaged):
+            if attempt == _ATTEMPTS or isinstance(error, DamagedBytes):
                 raise _damaged(name, error) from None
     raise AssertionError("the last attempt returns or raises")
 
@@ -152,7 +151,7 @@ def _link(folder: Path, links: Path, name: str) -> None:
     try:
         names = os.listdir(folder)
     except OSError as error:
-        raise Damaged(f"{name} can't be read: {error.strerror}") from None
+        raise DamagedBytes(f"{name} can't be read: {error.strerror}") from None
     for one in names:
         if _NOT_LINKED.fullmatch(one):
             continue
@@ -162,7 +161,7 @@ def _link(folder: Path, links: Path, name: str) -> None:
 
 
 def _check_manifest(path: Path, name: str) -> None:
-    """RocksDB reads a cut manifest as one with fewer tables. Raises: Damaged."""
+    """RocksDB reads a cut manifest as one with fewer tables. Raises: DamagedBytes."""
     data, at, is_open = path.read_bytes(), 0, False
     while at < len(data):
         left = _BLOCK_BYTES - at % _BLOCK_BYTES
@@ -170,32 +169,32 @@ def _check_manifest(path: Path, name: str) -> None:
             at += left
             continue
         if len(data) - at < _FRAGMENT.size:
-            raise Damaged(f"{name} is cut at byte {len(data)}")
+            raise DamagedBytes(f"{name} is cut at byte {len(data)}")
         _, length, kind = _FRAGMENT.unpack_from(data, at)
         if not kind and not length:
             break
         at += _FRAGMENT.size + length + (_REUSED_BYTES if kind in _REUSED_TYPES else 0)
         is_open = kind in _OPEN_TYPES
         if at > len(data):
-            raise Damaged(f"{name} is cut at byte {len(data)}")
+            raise DamagedBytes(f"{name} is cut at byte {len(data)}")
     if is_open:
-        raise Damaged(f"{name} is cut at byte {len(data)}")
+        raise DamagedBytes(f"{name} is cut at byte {len(data)}")
 
 
 def _check_tables(database: Any, links: Path, name: str) -> None:
-    """Raises: Damaged: the manifest lacks tables, as an older one does."""
+    """Raises: DamagedBytes: the manifest lacks tables, as an older one does."""
     known = {one["name"].lstrip("/") for one in database.live_files()}
     others = sorted(one for one in os.listdir(links) if one.endswith(".sst") and one not in known)
     if others and known:
         newer = [one for one in others if one > max(known)]
         if newer:
-            raise Damaged(f"{name}: its manifest does not name {', '.join(newer)}")
+            raise DamagedBytes(f"{name}: its manifest does not name {', '.join(newer)}")
     elif others:
-        raise Damaged(f"{name}: its manifest does not name {', '.join(others)}")
+        raise DamagedBytes(f"{name}: its manifest does not name {', '.join(others)}")
 
 
-def _damaged(name: str, error: Exception) -> Damaged:
-    if isinstance(error, Damaged):
+def _damaged(name: str, error: Exception) -> DamagedBytes:
+    if isinstance(error, DamagedBytes):
         return error
     text = " ".join(str(error).split())
-    return Damaged(f"{name} can't be read: {text[:200]}")
+    return DamagedBytes(f"{name} can't be read: {text[:200]}")

@@ -21,19 +21,19 @@ from enum import IntEnum
 from typing import Protocol
 
 import numpy as np
-from duetime_format.columns import Ints, Key, Run
+from duetime_format.columns import Ints, Key, RecordRun
 from duetime_format.halves import are_ended
 from duetime_format.lanes import LANE_TOPICS
 from duetime_format.names import HALF_TOPIC
 from duetime_format.units import FILLER_SIZE, UNIT_TYPE, Mask, Units, dues_of
 
-from duetime_core.ondisk.facts import MOVED_TOPICS, is_possible, is_queue
+from duetime_shard.facts import MOVED_TOPICS, is_possible, is_queue
 
 _HALF_TOPIC = HALF_TOPIC.encode()
 _I64_MAX = (1 << 63) - 1
 
 
-class Case(IntEnum):
+class RecordCase(IntEnum):
     """See the module."""
 
     FIRST = 0
@@ -51,7 +51,7 @@ class RebuildableQueue(Protocol):
     # The offset after the last unit.
     next_offset: int
 
-    def rebuild(self, offsets: Ints, units: Units, possible: Mask) -> "Rebuilt":
+    def rebuild(self, offsets: Ints, units: Units, possible: Mask) -> "RebuildResult":
         """Adds units in the order of the log, by `sorted_out`."""
 
     def rebuild_copies(self, offsets: Ints, units: Units) -> None:
@@ -71,7 +71,7 @@ class RebuildableQueue(Protocol):
 
 
 @dataclass(slots=True)
-class Rebuilt:
+class RebuildResult:
     """Indices of added units, of those with an offset taken before, and of those that must be wrong."""
 
     added: Ints
@@ -79,11 +79,11 @@ class Rebuilt:
     strays: list[int] = field(default_factory=list)
 
 
-def sorted_out(offsets: Ints, possible: Mask, next_offset: int) -> Rebuilt:
+def sorted_out(offsets: Ints, possible: Mask, next_offset: int) -> RebuildResult:
     """Sorts records of a queue out, in the order of the log. `next_offset`: the one after the queue's last unit."""
     count = len(offsets)
     if possible.all() and (offsets == np.arange(next_offset, next_offset + count)).all():
-        return Rebuilt(np.arange(count))
+        return RebuildResult(np.arange(count))
     added, repeated, strays = list[int](), list[int](), list[int]()
     ahead = [*offsets[1:].tolist(), _I64_MAX]
     for index, offset in enumerate(offsets.tolist()):
@@ -95,7 +95,7 @@ def sorted_out(offsets: Ints, possible: Mask, next_offset: int) -> Rebuilt:
         else:
             added.append(index)
             next_offset = offset + 1
-    return Rebuilt(np.array(added, np.int64), repeated, strays)
+    return RebuildResult(np.array(added, np.int64), repeated, strays)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class UnitRebuilder:
         self.unit_count = 0
         self.repeated_count = 0
 
-    def add_run(self, run: Run, rows: Ints, tags: Ints, older: Mask) -> None:
+    def add_run(self, run: RecordRun, rows: Ints, tags: Ints, older: Mask) -> None:
         """Adds the units of some records of a run. `tags`, `older`: tagsCode of each record of the run, and whether it
         is older than one before it."""
         order = rows[np.argsort(run.key_of[rows], kind="stable")]
@@ -156,7 +156,7 @@ class UnitRebuilder:
         topic, queue_id = key
         name = topic.decode()
         if not is_queue(name, queue_id):
-            self._report(key, records, np.full(len(records.offsets), Case.STRAY))
+            self._report(key, records, np.full(len(records.offsets), RecordCase.STRAY))
             return
         behind = records.units["position"] > self._deleted_at(name)
         if not behind.all():
@@ -177,27 +177,27 @@ class UnitRebuilder:
         """Adds the units. Returns the case of each record."""
         offsets, units, is_moved = records.offsets, records.units, queue.topic in MOVED_TOPICS
         possible = is_possible(offsets, units["position"])
-        cases = np.full(len(offsets), Case.FIRST)
+        cases = np.full(len(offsets), RecordCase.FIRST)
         if is_moved:
-            cases[records.older & possible] = Case.COPY
+            cases[records.older & possible] = RecordCase.COPY
         else:
-            cases[records.restored & possible & (offsets < np.maximum.accumulate(offsets))] = Case.REWRITTEN
-        first = np.flatnonzero(cases == Case.FIRST)
+            cases[records.restored & possible & (offsets < np.maximum.accumulate(offsets))] = RecordCase.REWRITTEN
+        first = np.flatnonzero(cases == RecordCase.FIRST)
         self._take_back(key, queue, offsets[first])
         rebuilt = queue.rebuild(offsets[first], units[first], possible[first])
-        cases[first[rebuilt.strays]] = Case.STRAY
+        cases[first[rebuilt.strays]] = RecordCase.STRAY
         for index in first[rebuilt.repeated].tolist():
             # A copy may be no older than the records before it: all may have one store time.
             fits = queue.is_free(int(offsets[index])) if is_moved else records.restored[index]
-            cases[index] = (Case.COPY if is_moved else Case.REWRITTEN) if fits else Case.REPEATED
-        if (copies := cases == Case.COPY).any():
+            cases[index] = (RecordCase.COPY if is_moved else RecordCase.REWRITTEN) if fits else RecordCase.REPEATED
+        if (copies := cases == RecordCase.COPY).any():
             moved = units[copies]
             if key[0] == _HALF_TOPIC:
                 _keep_marks(queue, offsets[copies], moved)
             queue.rebuild_copies(offsets[copies], moved)
-        for index in np.flatnonzero(cases == Case.REWRITTEN).tolist():
+        for index in np.flatnonzero(cases == RecordCase.REWRITTEN).tolist():
             if not self._fill(queue, offsets[index : index + 1], units[index : index + 1]):
-                cases[index] = Case.REPEATED
+                cases[index] = RecordCase.REPEATED
         return cases
 
     def _take_back(self, key: Key, queue: RebuildableQueue, offsets: Ints) -> None:
@@ -222,9 +222,9 @@ class UnitRebuilder:
         if not cases.any():
             self.unit_count += len(cases)
             return
-        self.repeated_count += int((cases == Case.REPEATED).sum())
-        self.unit_count += int((cases < Case.REPEATED).sum())
-        for index in np.flatnonzero(cases == Case.STRAY).tolist():
+        self.repeated_count += int((cases == RecordCase.REPEATED).sum())
+        self.unit_count += int((cases < RecordCase.REPEATED).sum())
+        for index in np.flatnonzero(cases == RecordCase.STRAY).tolist():
             place = f"message {records.offsets[index]} of queue {key[1]} of {key[0]!r}"
             self._report_stray(int(records.units["position"][index]), f"it claims to be {place}, which is impossible")
 

@@ -7,8 +7,8 @@ import numpy as np
 from duetime_format.columns import Ints
 from duetime_format.units import FILLER_SIZE, UNIT_TYPE, Mask, Units, joined
 
-from duetime_core.ondisk.files import QueueFiles
-from duetime_core.ondisk.rebuilding import Rebuilt, sorted_out
+from duetime_shard.files import QueueFiles
+from duetime_shard.rebuilding import RebuildResult, sorted_out
 
 _UNITS_AT_ONCE = 8_192
 
@@ -27,7 +27,7 @@ class QueueImage:
         # Pairs of units that replace others, or fill gaps.
         self._replaced: list[tuple[Ints, Units]] = []
 
-    def rebuild(self, offsets: Ints, units: Units, possible: Mask) -> Rebuilt:
+    def rebuild(self, offsets: Ints, units: Units, possible: Mask) -> RebuildResult:
         """See RebuildableQueue."""
         rebuilt = sorted_out(offsets, possible, self.next_offset)
         if len(rebuilt.added):

@@ -10,28 +10,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from duetime_core.errors import InvalidArgument, Violation
 from duetime_format import layout
-from duetime_format.columns import Run
+from duetime_format.columns import RecordRun
 from duetime_format.deletions import Deletion
-from duetime_format.lanes import TIMER_LANE_FIRST, Place, level_of
+from duetime_format.lanes import TIMER_LANE_FIRST, LanePlace, level_of
 from duetime_format.levels import DelayLevels
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.record import Record
 from duetime_format.units import UNIT_TYPE
 
-from duetime_core.errors import InvalidArgument, Violation
-from duetime_core.ondisk import checkpoint, configs
-from duetime_core.ondisk.batches import scan_whole
-from duetime_core.ondisk.facts import MOVED_TOPICS, facts_of
-from duetime_core.ondisk.files import LogFiles, QueueFiles
-from duetime_core.ondisk.folder import IS_FOLDER, Files, LocalFiles
-from duetime_core.ondisk.history import LevelHistory
-from duetime_core.ondisk.laneends import EndsReader
-from duetime_core.ondisk.lanes import Restored
-from duetime_core.ondisk.levels import TagsCodes
-from duetime_core.ondisk.queueimage import QueueImage
-from duetime_core.ondisk.rebuilding import UnitRebuilder
-from duetime_core.ondisk.scan import Blank, DamagedRecord, Item, Skipped, intact_at, item_end
+from duetime_shard import checkpoint, configs
+from duetime_shard.batches import scan_whole
+from duetime_shard.disk import IS_FOLDER, LocalFiles, ShardFiles
+from duetime_shard.facts import MOVED_TOPICS, facts_of
+from duetime_shard.files import LogFiles, QueueFiles
+from duetime_shard.history import LevelHistory
+from duetime_shard.laneends import LaneEndReader
+from duetime_shard.lanes import LevelProgress
+from duetime_shard.levels import TagsCodes
+from duetime_shard.queues import QueueImage
+from duetime_shard.rebuilding import UnitRebuilder
+from duetime_shard.walk import DamagedRecord, Item, SegmentBlank, SkippedBytes, intact_at, item_end
 
 # Begins a broker's names of lite topics.
 LMQ_PREFIX = "%LMQ%"
@@ -46,7 +46,7 @@ def no_progress(position: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Unqueued:
+class UnqueuedRecord:
     """A record without a unit: a half message that never left its state, or a rollback."""
 
     position: int
@@ -58,18 +58,18 @@ class Unqueued:
 
 
 @dataclass(slots=True)
-class State:
+class DirectoryState:
     """See the module. `end` is the position after the last intact record."""
 
-    files: Files
+    files: ShardFiles
     log: LogFiles
     history: LevelHistory
     queues: dict[tuple[str, int], QueueImage]
     end: int = 0
     records: int = 0
     record_bytes: int = 0
-    blanks: list[Blank] = field(default_factory=list)
-    unqueued: list[Unqueued] = field(default_factory=list)
+    blanks: list[SegmentBlank] = field(default_factory=list)
+    unqueued: list[UnqueuedRecord] = field(default_factory=list)
     # Position and description.
     damaged: list[tuple[int, str]] = field(default_factory=list)
     # Position of the last record in the log, including copies, by queue with records that retention appends again.
@@ -79,9 +79,9 @@ class State:
     # Next entry to restore by level, from checkpoint and delayOffset.json before the log was read.
     known: dict[int, int] = field(default_factory=dict)
     # Progress by timer lane, from the checkpoint.
-    places: dict[int, Place] = field(default_factory=dict)
+    places: dict[int, LanePlace] = field(default_factory=dict)
     # Ends of lane entries, from records of the log.
-    ends: EndsReader = field(default_factory=EndsReader)
+    ends: LaneEndReader = field(default_factory=LaneEndReader)
 
     @property
     def min_position(self) -> int:
@@ -97,7 +97,7 @@ class State:
         return self.root / "config"
 
 
-def open_root(source: Path | Files) -> Files:
+def open_root(source: Path | ShardFiles) -> ShardFiles:
     """Raises: InvalidArgument: not a store's directory."""
     files = LocalFiles(source) if isinstance(source, Path) else source
     if not any(files.exists(part) for part in _PARTS):
@@ -106,7 +106,7 @@ def open_root(source: Path | Files) -> Files:
     return files
 
 
-def load(source: Path | Files, levels: DelayLevels | LevelHistory, *, probe: bool = False) -> State:
+def load(source: Path | ShardFiles, levels: DelayLevels | LevelHistory, *, probe: bool = False) -> DirectoryState:
     """Opens the directory and reads its queues; the log is not read yet.
 
     Args:
@@ -120,12 +120,12 @@ def load(source: Path | Files, levels: DelayLevels | LevelHistory, *, probe: boo
     known = _known_marks(files)
     queues = {key: QueueImage(QueueFiles(files, *key, probe=probe)) for key in queue_directories(files)}
     # The log's files are listed after the queues: it then has their records, and later units are created from it.
-    state = State(files, LogFiles(files), history or known_before, queues, known=known)
+    state = DirectoryState(files, LogFiles(files), history or known_before, queues, known=known)
     state.places.update(enumerate(_known_places(files), TIMER_LANE_FIRST))
     return state
 
 
-def queue_directories(files: Files) -> list[tuple[str, int]]:
+def queue_directories(files: ShardFiles) -> list[tuple[str, int]]:
     """Topic and queue of every queue. A broker's queues of lite topics have units of other topics' records."""
     return [
         (topic, int(name))
@@ -136,7 +136,7 @@ def queue_directories(files: Files) -> list[tuple[str, int]]:
     ]
 
 
-def read(source: Path | Files, levels: DelayLevels, progress: Progress = no_progress) -> State:
+def read(source: Path | ShardFiles, levels: DelayLevels, progress: Progress = no_progress) -> DirectoryState:
     """Reads the directory, walks its log and updates its queues. Raises: InvalidArgument."""
     state = load(source, levels)
     reader = StateReader(state)
@@ -152,7 +152,7 @@ def walk(log: LogFiles, first: int | None = None, settled: int = 0) -> Iterator[
     return scan_whole(log, log.min_position if first is None else first, settled)
 
 
-def walk_whole(state: State, first: int | None = None) -> Iterator[Item]:
+def walk_whole(state: DirectoryState, first: int | None = None) -> Iterator[Item]:
     """As `walk`, without incomplete records at the end, torn by a kill or still being written by a running store: their
     CRC does not match, and they have no unit yet."""
     held: list[DamagedRecord] = []
@@ -165,14 +165,14 @@ def walk_whole(state: State, first: int | None = None) -> Iterator[Item]:
         yield item
 
 
-def _again(state: State, damaged: DamagedRecord) -> Item:
+def _again(state: DirectoryState, damaged: DamagedRecord) -> Item:
     """Reads the record again: it is complete by now, since another one follows it."""
     segment = state.log.segment_at(damaged.position)
     now = None if segment is None else intact_at(segment, damaged.position)
     return now or damaged
 
 
-def _may_be_torn(state: State, found: Record) -> bool:
+def _may_be_torn(state: DirectoryState, found: Record) -> bool:
     queue = state.queues.get((found.topic, found.queue))
     return (queue is None or found.queue_offset >= queue.files.max_offset) and state.files.exists("abort")
 
@@ -180,27 +180,27 @@ def _may_be_torn(state: State, found: Record) -> bool:
 class StateReader:
     """Takes the items of a walk from a position on: earlier records are in their queues already."""
 
-    def __init__(self, state: State, first: int | None = None) -> None:
+    def __init__(self, state: DirectoryState, first: int | None = None) -> None:
         self._state = state
         self._codes = TagsCodes(state.history)
         # Position of the deletion, by topic.
         self._deleted: dict[str, int] = {}
         self._units = UnitRebuilder(self._queue, lambda topic: self._deleted.get(topic, -1), self._damaged)
-        state.ends = EndsReader(state.known, state.places)
+        state.ends = LaneEndReader(state.known, state.places)
         state.end = state.min_position if first is None else first
 
     def see(self, item: Item) -> int:
         """Takes an item. Returns the position reached by the walk."""
         state = self._state
-        if isinstance(item, Blank):
+        if isinstance(item, SegmentBlank):
             state.blanks.append(item)
-        elif isinstance(item, Skipped):
+        elif isinstance(item, SkippedBytes):
             state.damaged.append((item.position, item.damage))
         else:
-            self._see_run(item) if isinstance(item, Run) else self._see_damaged(item)
+            self._see_run(item) if isinstance(item, RecordRun) else self._see_damaged(item)
         end = item_end(item)
         # A mark at the very end means that the next file was started, if it exists.
-        if not isinstance(item, Blank) or state.log.segment_at(end) is not None:
+        if not isinstance(item, SegmentBlank) or state.log.segment_at(end) is not None:
             state.end = end
         return end
 
@@ -211,7 +211,7 @@ class StateReader:
         for queue in self._state.queues.values():
             queue.settle(self._state.min_position, self._state.end)
 
-    def _see_run(self, run: Run) -> None:
+    def _see_run(self, run: RecordRun) -> None:
         state, facts = self._state, facts_of(run, self._state.stored_at_ms)
         state.ends.see(facts)
         state.damaged += facts.damage
@@ -232,7 +232,7 @@ class StateReader:
             row = (run.positions[index], run.sizes[index])
             self._leave(int(row[0]), int(row[1]), topic, queue, int(run.offsets[index]), int(run.flags[index]))
 
-    def _see_kept(self, run: Run, names: list[tuple[str, int]]) -> None:
+    def _see_kept(self, run: RecordRun, names: list[tuple[str, int]]) -> None:
         for number, key in enumerate(names):
             if key[0] in MOVED_TOPICS:
                 own = np.flatnonzero((run.key_of == number) & run.queued)
@@ -272,31 +272,31 @@ class StateReader:
         self._state.damaged.append((position, text))
 
     def _leave(self, position: int, size: int, topic: str, queue: int, offset: int, flags: int) -> None:
-        self._state.unqueued.append(Unqueued(position, size, topic, queue, offset, flags))
+        self._state.unqueued.append(UnqueuedRecord(position, size, topic, queue, offset, flags))
 
 
-def restored(state: State) -> dict[int, Restored]:
+def restored(state: DirectoryState) -> dict[int, LevelProgress]:
     """The restored entries by level, as recovery finds them."""
     lanes = {level_of(queue.queue): queue for queue in state.queues.values() if queue.topic == SCHEDULE_TOPIC}
     found = {}
     for level in range(1, max([state.history.current.highest, *lanes]) + 1):
         low, high = (lanes[level].min_offset, lanes[level].max_offset) if level in lanes else (0, 0)
-        found[level] = Restored.of(state.known.get(level, 0), low, high, [state.ends.ends(level).restored_entries])
+        found[level] = LevelProgress.of(state.known.get(level, 0), low, high, [state.ends.ends(level).restored_entries])
     return found
 
 
-def _settled(files: Files) -> int:
+def _settled(files: ShardFiles) -> int:
     """The log is durable before this position."""
     point = checkpoint.decode(files.content("checkpoint") or b"")
     return point.position if point else 0
 
 
-def _known_places(files: Files) -> tuple[Place, ...]:
+def _known_places(files: ShardFiles) -> tuple[LanePlace, ...]:
     point = checkpoint.decode(files.content("checkpoint") or b"")
     return (point.places or ()) if point else ()
 
 
-def _known_marks(files: Files) -> dict[int, int]:
+def _known_marks(files: ShardFiles) -> dict[int, int]:
     known = configs.delay_offsets(configs.load_from(files, configs.DELAY_OFFSETS).value)
     point = checkpoint.decode(files.content("checkpoint") or b"")
     for level, mark in enumerate(point.watermarks if point else (), 1):

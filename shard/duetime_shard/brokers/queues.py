@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from struct import Struct, error
 
 import numpy as np
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 from duetime_format.units import UNIT_TYPE, Units
 
-from duetime_core.ondisk.files import QueueFiles
-from duetime_core.ondisk.rocks import Rocks
+from duetime_shard.brokers.rocks import Rocks
+from duetime_shard.files import QueueFiles
 
 _FAMILY = "default"
 _LENGTH, _QUEUE, _OFFSET = Struct(">i"), Struct(">i"), Struct(">q")
@@ -58,7 +58,7 @@ class RocksQueue(QueueFiles):
 
 
 def queues(database: Rocks, name: str) -> Iterator[RocksQueue]:
-    """All queues. Raises: Damaged."""
+    """All queues. Raises: DamagedBytes."""
     start = b""
     while True:
         first = next(database.items(_FAMILY, start), None)
@@ -83,10 +83,10 @@ def _parse(key: bytes, name: str) -> tuple[str, int, bytes]:
         topic = key[_LENGTH.size + len(_MARK) : at - len(_MARK)].decode()
         (queue,) = _QUEUE.unpack_from(key, at)
     except (error, UnicodeDecodeError):
-        raise Damaged(f"{name} has a key that is not understood: {key[:40].hex()}") from None
+        raise DamagedBytes(f"{name} has a key that is not understood: {key[:40].hex()}") from None
     prefix = key[: -_OFFSET.size]
     if len(prefix) != at + _QUEUE.size + len(_MARK) or not length:
-        raise Damaged(f"{name} has a key that is not understood: {key[:40].hex()}")
+        raise DamagedBytes(f"{name} has a key that is not understood: {key[:40].hex()}")
     return topic, queue, prefix
 
 

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from duetime_format.names import TIMER_TOPIC
 
-from duetime_core.ondisk.files import LogFiles
-from duetime_core.ondisk.folder import Files
-from duetime_core.ondisk.state import State
+from duetime_shard.disk import ShardFiles
+from duetime_shard.files import LogFiles
+from duetime_shard.shard import DirectoryState
 
 _SLOT = np.dtype([("time", ">i8"), ("first", ">i8"), ("last", ">i8"), ("count", ">i4"), ("magic", ">i4")])
 _UNIT = Struct(">iqiqiqiiq")
@@ -30,7 +30,7 @@ _CHECK = Struct(">qqqq")
 _CHECK_NAMES = ("lastReadTimeMs", "lastTimerLogFlushPos", "lastTimerQueueOffset", "masterTimerQueueOffset")
 
 
-def timers(state: State, *, listed: bool) -> dict[str, Any] | None:
+def timers(state: DirectoryState, *, listed: bool) -> dict[str, Any] | None:
     """The timers in the wheel, and the number not in it yet; `slots` only if `listed`. None: there is no wheel."""
     data = state.files.content("timerwheel")
     if data is None:
@@ -52,7 +52,7 @@ def timers(state: State, *, listed: bool) -> dict[str, Any] | None:
     return found
 
 
-def _check(files: Files) -> dict[str, int]:
+def _check(files: ShardFiles) -> dict[str, int]:
     data = files.read("config/timercheck", 0, _CHECK.size)
     return dict(zip(_CHECK_NAMES, _CHECK.unpack(data.ljust(_CHECK.size, b"\0")), strict=True))
 

@@ -16,7 +16,7 @@ _OPEN_MAX = 128
 IS_FOLDER = -1
 
 
-class Files(Protocol):
+class ShardFiles(Protocol):
     """A shard's directory. Implementations can be pickled, and open their files where they run."""
 
     @property

@@ -24,16 +24,17 @@ from struct import Struct
 from typing import Any
 
 from duetime_format import record
-from duetime_format.columns import Run
-from duetime_format.errors import Damaged
+from duetime_format.columns import RecordRun
+from duetime_format.errors import DamagedBytes
 from duetime_format.names import RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from duetime_format.properties import decode_properties
 from duetime_format.record import Record
 
-from duetime_core.ondisk import configs, rocks
-from duetime_core.ondisk.batches import scan_whole
-from duetime_core.ondisk.files import LogFiles
-from duetime_core.ondisk.folder import LocalFiles
+from duetime_shard import configs
+from duetime_shard.batches import scan_whole
+from duetime_shard.brokers import rocks
+from duetime_shard.disk import LocalFiles
+from duetime_shard.files import LogFiles
 
 KEY_VALUES, FAMILY = "kvStore", "popState"
 ORDERS = "consumerOrderInfo.json"
@@ -100,7 +101,7 @@ def outstanding(root: Path, offsets: Mapping[str, Any]) -> list[Pop]:
     """All of a directory, in order of the receives. `offsets`: the content of consumerOffset.json.
 
     Raises:
-        Damaged: kvStore can't be read.
+        DamagedBytes: kvStore can't be read.
         EngineMissing: nor without the library.
     """
     found = [*_in_log(root, offsets), *_in_key_values(root), *_in_orders(root)]
@@ -170,7 +171,7 @@ def _mentions(log: LogFiles, base: int) -> bool:
 def _records(log: LogFiles) -> Iterator[Record]:
     """The intact records of revive topics, and those on their way there."""
     for item in scan_whole(log, log.min_position):
-        if isinstance(item, Run):
+        if isinstance(item, RecordRun):
             if _REVIVE not in item.data:
                 continue
             wanted = [topic.startswith(_REVIVE) or topic in _DEFERRED for topic, _ in item.keys]
@@ -254,7 +255,9 @@ def _in_key_values(root: Path) -> Iterator[Pop]:
             try:
                 yield _message(key, json.loads(value))
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-                raise Damaged(f"{KEY_VALUES}: {FAMILY} has a value that is not understood: {value[:80]!r}") from None
+                raise DamagedBytes(
+                    f"{KEY_VALUES}: {FAMILY} has a value that is not understood: {value[:80]!r}"
+                ) from None
 
 
 def _message(key: bytes, value: Mapping[str, Any]) -> Pop:

@@ -4,12 +4,12 @@ import re
 
 import numpy as np
 from duetime_format import record, timers
-from duetime_format.columns import Ints, Run
+from duetime_format.columns import Ints, RecordRun
 from duetime_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from duetime_format.properties import value_of
 from duetime_format.record import Record
 
-from duetime_core.ondisk.history import LevelHistory
+from duetime_shard.history import LevelHistory
 
 _LANES, _TIMERS = SCHEDULE_TOPIC.encode(), TIMER_TOPIC.encode()
 _DELAY, _TAGS = record.DELAY.encode(), record.TAGS.encode()
@@ -29,7 +29,7 @@ class TagsCodes:
     def __init__(self, history: LevelHistory) -> None:
         self._history = history
 
-    def of(self, run: Run) -> Ints:
+    def of(self, run: RecordRun) -> Ints:
         """The tagsCode of every record of a run."""
         in_lane, in_timers = run.within((_LANES,)), np.flatnonzero(run.within((_TIMERS,)))
         if not in_lane.any() and not len(in_timers):

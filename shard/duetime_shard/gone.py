@@ -15,7 +15,7 @@ from struct import Struct
 
 import numpy as np
 import numpy.typing as npt
-from duetime_format.errors import Damaged
+from duetime_format.errors import DamagedBytes
 
 Ints = npt.NDArray[np.int64]
 # Topic, queue on the shard, offset.
@@ -66,7 +66,7 @@ class _Bits:
         self.count = int(np.bitwise_count(np.frombuffer(self.bits, np.uint8)).sum())
 
 
-class GoneLetters:
+class GoneDeadLetters:
     """The gone dead letters of all %DLQ% queues of a shard. Places are as on the shard."""
 
     def __init__(self) -> None:
@@ -153,8 +153,8 @@ class GoneLetters:
         return b"".join(parts)
 
     @classmethod
-    def decode(cls, data: bytes) -> "GoneLetters":
-        """Raises: Damaged."""
+    def decode(cls, data: bytes) -> "GoneDeadLetters":
+        """Raises: DamagedBytes."""
         gone, at = cls(), 0
         try:
             while at < len(data):
@@ -163,9 +163,9 @@ class GoneLetters:
                 name, bits = data[at : at + name_bytes], data[at + name_bytes : at + name_bytes + bit_bytes]
                 at += name_bytes + bit_bytes
                 if base < 0 or base & 7 or not bits or at > len(data):
-                    raise Damaged(f"dead letters from offset {base} on, {bit_bytes} bytes of bits: no such part")
+                    raise DamagedBytes(f"dead letters from offset {base} on, {bit_bytes} bytes of bits: no such part")
                 count = int(np.bitwise_count(np.frombuffer(bits, np.uint8)).sum())
                 gone._queues[name.decode(), queue] = _Bits(base, bytearray(bits), count)
         except (struct.error, UnicodeDecodeError) as error:
-            raise Damaged(f"cannot read the gone dead letters: {error}") from error
+            raise DamagedBytes(f"cannot read the gone dead letters: {error}") from error
         return gone

@@ -38,18 +38,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from duetime_format import columns, layout, record
-from duetime_format.columns import Ints, Run
-from duetime_format.errors import Damaged
+from duetime_format.columns import Ints, RecordRun
+from duetime_format.errors import DamagedBytes
 from duetime_format.names import TIMER_TOPIC
 from duetime_format.properties import NAME_END, number_of
 from duetime_format.record import Record
 from duetime_format.units import FILLER_SIZE, Mask, Units
 
-from duetime_core.ondisk import configs
-from duetime_core.ondisk.files import LogFiles
-from duetime_core.ondisk.folder import Files
-from duetime_core.ondisk.pops import REVIVE_PREFIX
-from duetime_core.ondisk.scan import scan_runs
+from duetime_shard import configs
+from duetime_shard.brokers.pops import REVIVE_PREFIX
+from duetime_shard.disk import ShardFiles
+from duetime_shard.files import LogFiles
+from duetime_shard.walk import scan_runs
 
 CHECK_FILE = "config/timercheck"
 CHECK_BYTES = 56
@@ -95,7 +95,7 @@ _TIMERS = TIMER_TOPIC.encode()
 ReadRecord = Callable[[int, int], bytes]
 
 
-class Check(NamedTuple):
+class TimerCheck(NamedTuple):
     """The content of config/timercheck."""
 
     read_at_ms: int
@@ -110,12 +110,12 @@ class Check(NamedTuple):
         return _CHECK.pack(*self)
 
     @classmethod
-    def decode(cls, data: bytes) -> "Check":
+    def decode(cls, data: bytes) -> "TimerCheck":
         """Missing bytes count as zeros: a broker that has read no slot."""
         return cls(*_CHECK.unpack(data[:CHECK_BYTES].ljust(CHECK_BYTES, b"\0")))
 
 
-def log_units(files: Files) -> np.ndarray:
+def log_units(files: ShardFiles) -> np.ndarray:
     """The valid units of the timer log."""
     parts = [np.empty(0, LOG_UNIT)]
     for base, file in sorted(LogFiles(files, "timerlog").files.items()):
@@ -138,7 +138,7 @@ class Handover(NamedTuple):
         return {"timercheck": self.check, "fromPosition": self.position}
 
 
-def handover_at(files: Files, position: int) -> Handover | None:
+def handover_at(files: ShardFiles, position: int) -> Handover | None:
     """The handover if it happens now, with the log's end at `position`. None: it has already happened, and no broker
     has kept timers here since."""
     if known_handover(files) is not None:
@@ -147,7 +147,7 @@ def handover_at(files: Files, position: int) -> Handover | None:
     return Handover(check, position if are_brokers(files) else 0)
 
 
-def known_handover(files: Files) -> Handover | None:
+def known_handover(files: ShardFiles) -> Handover | None:
     """The past handover; None: there is none, or a broker has served the directory since."""
     known = (configs.load_from(files, configs.STORE).value or {}).get(HANDOVER)
     if not isinstance(known, dict):
@@ -160,7 +160,7 @@ def known_handover(files: Files) -> Handover | None:
     return Handover(check, position) if data is None or data[:CHECK_BYTES].hex() == check else None
 
 
-def are_brokers(files: Files) -> bool:
+def are_brokers(files: ShardFiles) -> bool:
     """Whether a broker wrote the directory last, so that its timers have not been taken over."""
     if known_handover(files) is not None:
         return False
@@ -168,7 +168,7 @@ def are_brokers(files: Files) -> bool:
 
 
 def pending(
-    files: Files, offsets: Ints, units: Units, read: ReadRecord, *, queue: int = 0, has_receives: bool = False
+    files: ShardFiles, offsets: Ints, units: Units, read: ReadRecord, *, queue: int = 0, has_receives: bool = False
 ) -> Ints | None:
     """Offsets of the entries that are pending by a broker's files, ascending. None: no broker wrote the directory.
 
@@ -193,7 +193,7 @@ def pending(
         return offsets[~np.isin(offsets, _marks(offsets[~later], units[~later], read))]
     if queue:
         return offsets[later]
-    found = _pending(files, Check.decode(data), offsets[~later], units[~later], read, end, has_receives)
+    found = _pending(files, TimerCheck.decode(data), offsets[~later], units[~later], read, end, has_receives)
     return np.sort(np.concatenate([offsets[later], found]))
 
 
@@ -204,7 +204,7 @@ def _marks(offsets: Ints, units: Units, read: ReadRecord) -> list[int]:
 
 
 def _pending(
-    files: Files, check: Check, offsets: Ints, units: Units, read: ReadRecord, end: int, has_receives: bool
+    files: ShardFiles, check: TimerCheck, offsets: Ints, units: Units, read: ReadRecord, end: int, has_receives: bool
 ) -> Ints:
     if not len(offsets):
         return offsets
@@ -273,7 +273,7 @@ def _intact(found: list[bytes]) -> tuple[list[int], list[bytes]]:
     records = [found[index] for index in there]
     try:
         _values(records, ())
-    except Damaged:
+    except DamagedBytes:
         there = [index for index in there if _record(found[index]) is not None]
         records = [found[index] for index in there]
     return there, records
@@ -317,7 +317,7 @@ def _other_id(data: bytes) -> bytes:
 def _record(data: bytes) -> Record | None:
     try:
         return record.decode(data, check_crc=False)
-    except Damaged:
+    except DamagedBytes:
         return None
 
 
@@ -355,7 +355,7 @@ def _groups(keys: Ints, others: Mask) -> tuple[Ints, Ints]:
     return np.flatnonzero(opens), np.cumsum(opens) - 1
 
 
-def _are_delivered(files: Files, timers: _Rows, end: int) -> Mask:
+def _are_delivered(files: ShardFiles, timers: _Rows, end: int) -> Mask:
     """Whether the log has a copy of each, after the first of these timers; the first of equal ones come first."""
     delivered = np.zeros(len(timers), np.bool_)
     if not len(timers):
@@ -379,7 +379,7 @@ def _are_delivered(files: Files, timers: _Rows, end: int) -> Mask:
 def _copies(log: LogFiles, position: int, end: int) -> Iterator[Ints]:
     """Keys of the records in [position, end) that the broker delivered at their time, without rolled ones."""
     for item in scan_runs(log, position, end):
-        if isinstance(item, Run) and _OUT in item.data:
+        if isinstance(item, RecordRun) and _OUT in item.data:
             topics = [topic for topic, _ in item.keys]
             data = item.data[int(item.starts[0]) : item.end]
             ids, outs = columns.values(data, item.sizes.tolist(), (_UNIQ_KEY, _OUT_NAME))

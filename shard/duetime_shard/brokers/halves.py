@@ -22,19 +22,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from duetime_format import halves, layout, record
-from duetime_format.columns import Ints, Run
-from duetime_format.errors import Damaged
+from duetime_format.columns import Ints, RecordRun
+from duetime_format.errors import DamagedBytes
 from duetime_format.names import GIVEN_UP_TOPIC, HALF_TOPIC, ROCKSDB_HALF_TOPIC, ROCKSDB_OP_TOPIC
 from duetime_format.properties import VALUE_END, as_text, encode_properties, number_of, value_of
 from duetime_format.record import Record
 from duetime_format.units import FILLER_SIZE, Units, joined
 
-from duetime_core.ondisk import configs, rocks
-from duetime_core.ondisk.engines import STORE_FOLDER, TRANSACTIONS
-from duetime_core.ondisk.files import LogFiles
-from duetime_core.ondisk.folder import Files
-from duetime_core.ondisk.scan import scan_runs
-from duetime_core.ondisk.state import State
+from duetime_shard import configs
+from duetime_shard.brokers import rocks
+from duetime_shard.brokers.engines import STORE_FOLDER, TRANSACTIONS
+from duetime_shard.disk import ShardFiles
+from duetime_shard.files import LogFiles
+from duetime_shard.shard import DirectoryState
+from duetime_shard.walk import scan_runs
 
 KEY = (ROCKSDB_HALF_TOPIC, 0)
 # Key in duetimeStore.json: all half messages before this offset have ended, or were moved into the half topic.
@@ -55,7 +56,7 @@ class RocksdbHalf(NamedTuple):
     record: Record
 
 
-def of_state(state: State, first: int = 0) -> list[RocksdbHalf]:
+def of_state(state: DirectoryState, first: int = 0) -> list[RocksdbHalf]:
     """The open half messages of a directory whose log has been walked, from an offset on."""
     queue = state.queues.get(KEY)
     if queue is None:
@@ -65,14 +66,14 @@ def of_state(state: State, first: int = 0) -> list[RocksdbHalf]:
     return open_halves(state.files, offsets, joined(units for _, units in parts), state.end)
 
 
-def open_halves(files: Files, offsets: Ints, units: Units, end: int | None = None) -> list[RocksdbHalf]:
+def open_halves(files: ShardFiles, offsets: Ints, units: Units, end: int | None = None) -> list[RocksdbHalf]:
     """The open ones of these half messages.
 
     Args:
         offsets, units: half messages of the queue, ascending.
         end: of the log; None: that of its files.
     """
-    log, waiting = LogFiles(files), _Waiting()
+    log, waiting = LogFiles(files), _HalfSearch()
     for offset, (position, size, _) in zip(offsets.tolist(), units.tolist(), strict=True):
         found = _read(log, position, size) if 0 < size != FILLER_SIZE else None
         if found is not None:
@@ -88,12 +89,12 @@ def open_halves(files: Files, offsets: Ints, units: Units, end: int | None = Non
 def _read(log: LogFiles, position: int, size: int) -> Record | None:
     try:
         found = record.decode(log.read(position, size))
-    except Damaged:
+    except DamagedBytes:
         return None
     return found if (found.position, found.topic) == (position, ROCKSDB_HALF_TOPIC) else None
 
 
-class _Waiting:
+class _HalfSearch:
     """Half messages whose ends are looked for; `open` has the others by position."""
 
     def __init__(self) -> None:
@@ -106,7 +107,7 @@ class _Waiting:
 
     def see(self, item: object) -> None:
         """Takes an item of the log; only intact records matter."""
-        if isinstance(item, Run):
+        if isinstance(item, RecordRun):
             chosen = item.within(_TOPICS) | (item.flags & layout.SYS_TRANSACTION == layout.SYS_TRANSACTION_COMMIT)
             for index in np.flatnonzero(chosen).tolist():
                 self._end(item.record(index))
@@ -132,7 +133,7 @@ def counted_checks(root: Path) -> dict[int, int]:
     """Numbers of checks by position of the half record, without those not checked yet.
 
     Raises:
-        Damaged: RocksDB can't be read.
+        DamagedBytes: RocksDB can't be read.
         EngineMissing: nor without the library.
     """
     found: dict[int, int] = {}
@@ -153,11 +154,11 @@ def known_checks(content: Mapping[str, Any] | None) -> dict[int, int]:
     return {int(position): count for position, count in found if position.isdecimal() and type(count) is int}
 
 
-def checks_of_state(state: State) -> dict[int, int]:
+def checks_of_state(state: DirectoryState) -> dict[int, int]:
     """The same of a directory, for people; none if they can't be read."""
     try:
         found = counted_checks(state.root)
-    except (Damaged, rocks.EngineMissing):
+    except (DamagedBytes, rocks.EngineMissing):
         found = {}
     return found or known_checks(configs.load_from(state.files, configs.CONSUMER_OFFSETS).value)
 

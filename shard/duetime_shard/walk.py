@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from duetime_format import layout, record
-from duetime_format.columns import Run, take
-from duetime_format.errors import Damaged
+from duetime_format.columns import RecordRun, take
+from duetime_format.errors import DamagedBytes
 from duetime_format.record import Record
 
 _CHUNK_BYTES = 8 * 1024 * 1024
@@ -30,7 +30,7 @@ class DamagedRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class SkippedBytes:
     """Bytes [position, position + size) of the log are not a record."""
 
     position: int
@@ -39,24 +39,24 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
-class Blank:
+class SegmentBlank:
     """A mark that closes its segment: [position, position + size) is unused."""
 
     position: int
     size: int
 
 
-Item = Run | DamagedRecord | Skipped | Blank
+Item = RecordRun | DamagedRecord | SkippedBytes | SegmentBlank
 
 
 def item_end(item: Item) -> int:
     """The log position after the item."""
-    if isinstance(item, Run):
+    if isinstance(item, RecordRun):
         return item.end_position
     return item.position + (item.record.size if isinstance(item, DamagedRecord) else item.size)
 
 
-class LogFile(Protocol):
+class ScannableSegment(Protocol):
     """The interface of a segment for scans."""
 
     @property
@@ -70,10 +70,10 @@ class LogFile(Protocol):
     def next_data(self, position: int) -> int | None: ...
 
 
-class Log(Protocol):
+class ScannableLog(Protocol):
     """The interface of a log for scans."""
 
-    def segment_from(self, position: int) -> LogFile | None:
+    def segment_from(self, position: int) -> ScannableSegment | None:
         """The file with the position or, if there is none, the next one after it."""
         ...
 
@@ -81,7 +81,7 @@ class Log(Protocol):
 class _Window:
     """A sliding buffer over one segment, so that a scan costs one system call per 8 MiB; ends at `end`, if given."""
 
-    def __init__(self, segment: LogFile, end: int | None = None) -> None:
+    def __init__(self, segment: ScannableSegment, end: int | None = None) -> None:
         self.segment = segment
         self.start = segment.base
         self.data = b""
@@ -101,19 +101,19 @@ class _Window:
         return self.data, index
 
 
-def scan_runs(log: Log, position: int, end: int | None = None) -> Iterator[Item]:
+def scan_runs(log: ScannableLog, position: int, end: int | None = None) -> Iterator[Item]:
     """Everything from `position` (a record's start) to the end of the log, in order.
 
     The end is after the last record, with the BLANK marks that follow it; a torn tail is not reported. Stops before the
     first record that is not whole at `end`, if given.
     """
-    pending: list[Skipped | Blank] = []
+    pending: list[SkippedBytes | SegmentBlank] = []
     while (end is None or position < end) and (segment := log.segment_from(position)) is not None:
         if segment.base > position:
             pending.append(_missing(position, segment.base))
             position = segment.base
         for item in _runs_of(segment, position, end):
-            if isinstance(item, Skipped | Blank):
+            if isinstance(item, SkippedBytes | SegmentBlank):
                 pending.append(item)
                 continue
             yield from pending
@@ -122,16 +122,16 @@ def scan_runs(log: Log, position: int, end: int | None = None) -> Iterator[Item]
         position = segment.end
     # Marks directly after the last record are valid.
     for last in pending:
-        if isinstance(last, Skipped):
+        if isinstance(last, SkippedBytes):
             return
         yield last
 
 
-def _missing(position: int, after: int) -> Skipped:
-    return Skipped(position, after - position, f"the log's files from position {position} to {after} are missing")
+def _missing(position: int, after: int) -> SkippedBytes:
+    return SkippedBytes(position, after - position, f"the log's files from position {position} to {after} are missing")
 
 
-def _runs_of(segment: LogFile, position: int, end: int | None) -> Iterator[Item]:
+def _runs_of(segment: ScannableSegment, position: int, end: int | None) -> Iterator[Item]:
     window = _Window(segment, end)
     while window.end - position >= layout.BLANK_BYTES:
         data, index = window.at(position, _CHUNK_BYTES // 2)
@@ -141,10 +141,12 @@ def _runs_of(segment: LogFile, position: int, end: int | None) -> Iterator[Item]
             position = run.end_position
             continue
         if len(data) - index < layout.BLANK_BYTES:
-            yield Skipped(position, segment.end - position, f"the file ends within its segment, at position {position}")
+            yield SkippedBytes(
+                position, segment.end - position, f"the file ends within its segment, at position {position}"
+            )
             return
         if layout.blank_at(data, index) is not None:
-            yield Blank(position, segment.end - position)
+            yield SegmentBlank(position, segment.end - position)
             return
         item = _item_at(window, segment, position)
         if item is not None:
@@ -152,10 +154,10 @@ def _runs_of(segment: LogFile, position: int, end: int | None) -> Iterator[Item]
             position = item_end(item)
 
 
-def _item_at(window: _Window, segment: LogFile, position: int) -> Item | None:
+def _item_at(window: _Window, segment: ScannableSegment, position: int) -> Item | None:
     """A record larger than a run, a damaged one, or the bytes skipped to the next one. None: a running store is writing
     the record, and it must be read again: records are written in order, so none follows an incomplete one."""
-    item: DamagedRecord | Skipped
+    item: DamagedRecord | SkippedBytes
     found, damage = _record_at(window, segment, position)
     if found is not None and not damage:
         return take(*window.at(position, found.size), window.start)
@@ -163,7 +165,7 @@ def _item_at(window: _Window, segment: LogFile, position: int) -> Item | None:
         item, may_be_whole = DamagedRecord(position, found, damage), True
     else:
         resumed = _resume(window, segment, position)
-        item = Skipped(position, (segment.end if resumed is None else resumed) - position, damage)
+        item = SkippedBytes(position, (segment.end if resumed is None else resumed) - position, damage)
         may_be_whole = resumed is not None
     if may_be_whole and intact_at(segment, position) is not None:
         window.forget()
@@ -171,7 +173,7 @@ def _item_at(window: _Window, segment: LogFile, position: int) -> Item | None:
     return item
 
 
-def intact_at(segment: LogFile, position: int) -> Run | None:
+def intact_at(segment: ScannableSegment, position: int) -> RecordRun | None:
     """The record at the position; None: incomplete."""
     size = layout.size_at(segment.read_file(position, layout.PREFIX_BYTES))
     if not 0 < size <= segment.end - position:
@@ -180,7 +182,7 @@ def intact_at(segment: LogFile, position: int) -> Run | None:
     return run if run.count else None
 
 
-def _record_at(window: _Window, segment: LogFile, position: int) -> tuple[Record | None, str]:
+def _record_at(window: _Window, segment: ScannableSegment, position: int) -> tuple[Record | None, str]:
     """The record at the position, and its damage; or None, and the fault."""
     size = layout.size_at(*window.at(position, layout.PREFIX_BYTES))
     if not 0 < size <= segment.end - position:
@@ -196,10 +198,10 @@ def judge(data: bytes | memoryview, index: int, position: int) -> tuple[Record |
     try:
         try:
             found = record.decode(data, index)
-        except Damaged as error:
+        except DamagedBytes as error:
             damage = error.text
             found = record.decode(data, index, check_crc=False)
-    except Damaged as error:
+    except DamagedBytes as error:
         return None, error.text
     if record.is_torn(found):
         # No writer ends properties like this; a torn write leaves zeros at the end.
@@ -209,7 +211,7 @@ def judge(data: bytes | memoryview, index: int, position: int) -> tuple[Record |
     return found, damage
 
 
-def _resume(window: _Window, segment: LogFile, position: int) -> int | None:
+def _resume(window: _Window, segment: ScannableSegment, position: int) -> int | None:
     """The next position after a damaged place with an intact record that states this position as its own."""
     at = position + 1
     while at < window.end - layout.PREFIX_BYTES:

@@ -1,0 +1,1 @@
+"""Files of RocketMQ brokers that DueTime only reads: their engines, settings, timers, transactions, POP."""
