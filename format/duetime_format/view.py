@@ -76,7 +76,7 @@ class View:
         """The body as sent, decompressed if necessary.
 
         Raises:
-            DamagedBytes: of the SDK; compressed by an algorithm other than zlib, or not decompressible.
+            Damaged: of the SDK; compressed by an algorithm other than zlib, or not decompressible.
         """
         return self._decompressed() if self.is_compressed else self.stored_body
 

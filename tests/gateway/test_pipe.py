@@ -22,7 +22,8 @@ class Peer:
     def __init__(self, tasks: asyncio.TaskGroup) -> None:
         self._tasks = tasks
         self.arrived: asyncio.Queue[store_pb2.PutRequest] = asyncio.Queue()
-        self.answers: asyncio.Queue[store_pb2.PutResponse | None] = asyncio.Queue()
+        # Answers to write, by the number of a request of their stream; None: the end.
+        self._answers: dict[int, asyncio.Queue[store_pb2.PutResponse | None]] = {}
         self.may_read = asyncio.Event()
         self.may_read.set()
         self.streams = 0
@@ -52,17 +53,19 @@ class Peer:
 
     async def serve(self, requests: Any, context: Any) -> None:
         self.streams += 1
+        answers: asyncio.Queue[store_pb2.PutResponse | None] = asyncio.Queue()
 
         async def read() -> None:
             while True:
                 await self.may_read.wait()
                 if (request := await context.read()) is grpc.aio.EOF:
                     return
+                self._answers[request.number] = answers
                 self.arrived.put_nowait(request)
 
         async with asyncio.TaskGroup() as group:
             reading = group.create_task(read())
-            while (answer := await self.answers.get()) is not None:
+            while (answer := await answers.get()) is not None:
                 await context.write(answer)
             reading.cancel()
 
@@ -71,7 +74,12 @@ class Peer:
 
     def answer(self, request: store_pb2.PutRequest) -> None:
         """With the request's length, to tell answers apart."""
-        self.answers.put_nowait(store_pb2.PutResponse(number=request.number, stored_at_ms=len(request.records)))
+        answer = store_pb2.PutResponse(number=request.number, stored_at_ms=len(request.records))
+        self._answers[request.number].put_nowait(answer)
+
+    def end(self, request: store_pb2.PutRequest) -> None:
+        """Ends the stream of a request."""
+        self._answers[request.number].put_nowait(None)
 
     async def take(self) -> store_pb2.PutRequest:
         async with asyncio.timeout(60):
@@ -137,9 +145,8 @@ async def test_a_request_without_an_answer_in_time_fails_alone(peer: Peer) -> No
 
 async def test_stream_end_fails_its_requests_and_the_next_opens_another(peer: Peer) -> None:
     puts = [peer.ask(b"a"), peer.ask(b"b")]
-    for _ in puts:
-        await peer.take()
-    peer.answers.put_nowait(None)
+    requests = [await peer.take() for _ in puts]
+    peer.end(requests[0])
     for put in puts:
         assert (await refusal(put)).retriable
     put = peer.ask(b"cc")
@@ -176,10 +183,11 @@ async def test_a_stalled_store_holds_callers_until_their_deadline(peer: Peer) ->
     stuck = [peer.ask(bytes(4 * 1024 * 1024), 500) for _ in range(3)]
     for put in stuck:
         await refusal(put)
+    # The stream that was given up takes no more.
+    again = peer.ask(b"cc")
     peer.answer(request)
     await asyncio.gather(first, return_exceptions=True)
     peer.may_read.set()
-    again = peer.ask(b"cc")
     async with asyncio.timeout(60):
         while (request := await peer.arrived.get()).records != b"cc":
             pass

@@ -69,7 +69,8 @@ class Pipe(StreamClient[_OpenPuts]):
             answer: store_pb2.PutResponse = await self._answer(future, timeout_ms / 1000.0)
         finally:
             if stream.waiting.pop(request.number, None) is not None and stream.writing == request.number:
-                # gRPC cannot take back half a request.
+                # gRPC cannot take back half a request. The next put opens another stream at once.
+                self._detach(stream)
                 stream.fail(self._errors.deaf())
                 stream.call.cancel()
         if answer.HasField("fault"):
