@@ -135,7 +135,7 @@ def _log_bytes(root: Path) -> int:
 _LOOP = """
 import sys, time
 from duetime_spark.moment import take_moment
-from duetime_spark.running import Order, run
+from duetime_spark.running import JobOptions, run
 from duetime_spark.priority import give_way
 from duetime_spark.session import start
 give_way(None, sys.argv[2:])
@@ -143,7 +143,7 @@ spark = start(None)
 spark.range(1).count()
 print("ready", flush=True)
 while True:
-    run(spark, Order(sys.argv[1]), take_moment(sys.argv[2:]))
+    run(spark, JobOptions(sys.argv[1]), take_moment(sys.argv[2:]))
     print("done", flush=True)
 """
 

@@ -56,7 +56,7 @@ class Body:
         self._held = 0
 
     async def receive(self) -> Message:
-        """Raises: BodyTooLarge, Crowded."""
+        """Raises: BodyTooLarge, BodyMemoryExhausted."""
         message = await self._receive()
         size = len(message.get("body", b""))
         if self._held + size > self.bytes_max:

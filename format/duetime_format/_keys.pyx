@@ -27,7 +27,7 @@ cdef enum:
 
 
 cdef class KeyRows:
-    """KeyRows that grow in number."""
+    """Rows that grow in number."""
 
     cdef uint8_t *at
     cdef int64_t count, room

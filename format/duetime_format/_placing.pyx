@@ -52,7 +52,7 @@ def place(
     bytes records not None, columns not None, positions not None, list next_offsets, list dues, int64_t now_ms,
     marks=None,
 ):
-    """(data, offsets, units, counts, dues, past) of placing.Placed."""
+    """(data, offsets, units, counts, dues, past) of placing.PlacedRecords."""
     cdef IntColumn column = IntColumn(columns), position = IntColumn(positions)
     cdef IntColumn batches = None if marks is None else IntColumn(marks)
     if batches is not None and batches.count != position.count:

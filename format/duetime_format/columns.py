@@ -2,7 +2,7 @@
 
 `take` reads records of a log stored back to back, as long as they are plainly intact: structure, own position, and CRC:
 the whole record's if it has one (`__CRC32#`), else the body's. It stops before anything else, including a BLANK mark
-and a record cut by the end of the bytes; scan.py judges the bytes there.
+and a record cut by the end of the bytes; duetime_shard.walk judges the bytes there.
 
 `parse` reads the records of a put: V1 records that have no place yet and fill the bytes. It checks only their
 structure: the encoder is responsible for the body's CRC, and that of the whole record is filled in with its place.

@@ -167,6 +167,8 @@ class OpenLeaseStream(OpenStream):
         self.request = leases_pb2.ReceiveStreamRequest()
         # The subscription last sent.
         self.subscription: Any = None
+        # Ends the call if the peer does not end it in time.
+        self.deadline: asyncio.TimerHandle | None = None
 
 
 class LeaseStreamClient(StreamClient[OpenLeaseStream]):
@@ -199,8 +201,7 @@ class LeaseStreamClient(StreamClient[OpenLeaseStream]):
             answer: leases_pb2.Taken = await self._answer(future, timeout_s)
         except BaseException:
             if stream.waiting.pop(number, None) is not None:
-                stream.request.dropped.append(number)
-                stream.changed.set()
+                self._drop(stream, number)
             elif not future.cancelled() and future.exception() is None:
                 self._leave(future.result())
             raise
@@ -230,15 +231,32 @@ class LeaseStreamClient(StreamClient[OpenLeaseStream]):
             self._detach(stream)
             stream.is_closed = True
             stream.changed.set()
-            asyncio.get_running_loop().call_later(within_s, stream.call.cancel)
+            stream.deadline = asyncio.get_running_loop().call_later(within_s, stream.call.cancel)
         return stream
+
+    async def _follow(self, stream: OpenLeaseStream) -> None:
+        try:
+            await super()._follow(stream)
+        finally:
+            if stream.deadline is not None:
+                stream.deadline.cancel()
+
+    def _drop(self, stream: OpenLeaseStream, number: int) -> None:
+        """Takes a question back whose caller has left."""
+        unsent = stream.request.takes
+        for index, take in enumerate(unsent):
+            if take.number == number:
+                del unsent[index]
+                return
+        stream.request.dropped.append(number)
+        stream.changed.set()
 
     def _subscribed(self, subscription: Any) -> OpenLeaseStream:
         """The stream, with the subscription in its next request if it has changed."""
         stream = self._opened()
         if stream.subscription != subscription:
-            stream.subscription = subscription
             stream.request.subscription.CopyFrom(self._encode(subscription))
+            stream.subscription = subscription
         return stream
 
     def _next(self, stream: OpenLeaseStream) -> leases_pb2.ReceiveStreamRequest | None:

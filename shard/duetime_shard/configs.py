@@ -34,7 +34,7 @@ INDEX = "duetimeIndex.json"
 LITE_OFFSETS = "lmqConsumerOffset.json"
 # DueTime's own key in a broker's CONSUMER_OFFSETS: messages received by POP (pops.py), until a start takes them over.
 POPS = "duetimePops"
-# The same for numbers of checks of transactions (rocksdbhalves.py), by position of the half record.
+# The same for numbers of checks of transactions (brokers/halves.py), by position of the half record.
 CHECKS = "duetimeChecks"
 _I32_MAX, _I64_MAX = (1 << 31) - 1, (1 << 63) - 1
 CRC = "duetimeCrc32"

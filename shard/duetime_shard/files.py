@@ -28,7 +28,7 @@ def numbered(files: ShardFiles, folder: str) -> list[tuple[int, str, int]]:
 
 
 class LogFile:
-    """One file of the log, for scan.py."""
+    """One file of the log, for walk.py."""
 
     def __init__(self, files: ShardFiles, path: str, base: int, end: int, size: int) -> None:
         self.path = path

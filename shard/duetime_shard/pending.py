@@ -5,7 +5,7 @@ Evidence that an entry is gone:
     level    the watermark of checkpoint, delayOffset.json and log; records that restore an entry above it
     timer    the checkpoint's place in the order of due times; records that restore an entry after it
     both     the mark in the unit (a negative due time); records that cancel or replace the entry
-    timer    in a directory last written by a broker, the broker's files (brokertimers.py)
+    timer    in a directory last written by a broker, the broker's files (brokers/timers.py)
 
 In a broker's files, a unit of a timer lane has the hash of a tag; its due time is read from its record here.
 """
@@ -111,7 +111,7 @@ def may_have_ended(state: DirectoryState) -> bool:
 
 
 def lanes(state: DirectoryState, *, has_receives: bool = False) -> dict[int, PendingLane]:
-    """All lanes with a queue, by number. Requires a walked log. `has_receives`: see brokertimers.pending."""
+    """All lanes with a queue, by number. Requires a walked log. `has_receives`: see brokers.timers.pending."""
     levels, found = restored(state), {}
     for (topic, number), queue in sorted(state.queues.items()):
         lane = lane_of(topic, number)

@@ -144,7 +144,7 @@ def test_loopback_is_known(host: str, only_here: bool) -> None:
 
 def test_servers_and_channels_are_made_in_one_place_each() -> None:
     made: dict[str, list[str]] = {}
-    for folder in ("format", "core", "sdk", "services", "spark"):
+    for folder in ("format", "core", "shard", "sdk", "services", "spark"):
         for path in sorted((PROJECT / folder).rglob("*.py")):
             if "v1" not in path.parts:
                 for call in ("insecure_channel(", "secure_channel(", "aio.server(", "grpc.server(", "_port(address"):

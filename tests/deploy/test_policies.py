@@ -8,6 +8,7 @@ import pytest
 from duetime_core.access.callers import ClusterSecret
 from duetime_core.node.settings import SHARED_VARIABLES
 
+from tests.deploy.composing import PROJECT
 from tests.deploy.rendering import OVERLAYS, PLAIN, Pods, of_kind, pods, quantity
 
 CASES = [pytest.param(one, id=f"{overlay}-{one.kind}-{one.name}") for overlay in OVERLAYS for one in pods(overlay)]
@@ -24,6 +25,14 @@ def test_all_workloads_are_looked_at() -> None:
     assert names == {f"duetime-{name}" for name in (*OURS, "console", "migrate", "spark-backlog")}
     for overlay in ("local", "local-secure"):
         assert {one.name for one in pods(overlay)} == {*names, "duetime-postgres"}
+
+
+def test_upgrade_by_a_stop_starts_deployments_without_replicas_by_name() -> None:
+    """`kubectl apply` leaves them at 0, and so does their autoscaler."""
+    page = (PROJECT / "docs" / "upgrading.md").read_text()
+    unset = [name for name, one in of_kind("production", "Deployment").items() if "replicas" not in one["spec"]]
+    assert unset
+    assert [name for name in unset if f"deployment/{name} --replicas=" not in page] == []
 
 
 @every_pod

@@ -15,7 +15,7 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[2]
 FLAGS = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined"]
 TOOLS = ["cython", "hatchling", "setuptools"]
-COPIED = ["format", "sdk", "core", "services", "spark", "tests", "bench", "pyproject.toml"]
+COPIED = ["format", "sdk", "core", "shard", "services", "spark", "tests", "bench", "pyproject.toml"]
 INPUTS = "4000"
 # Its process has other memory than it asks for here.
 LEFT_OUT = ["--deselect", "tests/fuzz/test_targets.py::test_judge_finds_errors_and_growth"]
@@ -63,7 +63,8 @@ def main(folder: Path, options: list[str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     tree = copied(folder)
     build(folder, tree)
-    roots = ["format", "sdk", "core", "spark", *(f"services/{path.name}" for path in (tree / "services").iterdir())]
+    services = (f"services/{path.name}" for path in (tree / "services").iterdir())
+    roots = ["format", "sdk", "core", "shard", "spark", *services]
     library = subprocess.run(["gcc", "-print-file-name=libasan.so"], check=True, capture_output=True, text=True)
     places = ":".join(str(tree / root) for root in roots)
     environment = os.environ | OPTIONS | {"PYTHONPATH": places, "LD_PRELOAD": library.stdout.strip()}

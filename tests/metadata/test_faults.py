@@ -258,7 +258,7 @@ async def test_frozen_server_delays_no_other(server: Told, postgres_url: str, mo
     try:
         async with asyncio.timeout(60):
             outcomes = await asyncio.gather(*(server.database.run(read) for _ in range(20)), return_exceptions=True)
-        assert {type(one).__name__ for one in outcomes if one != 0} <= {"_Failed"}
+        assert {type(one).__name__ for one in outcomes if one != 0} <= {"_TransactionFailure"}
     finally:
         for pid in set(pids):
             os.kill(pid, signal.SIGCONT)

@@ -21,7 +21,7 @@ from duetime import (
 from duetime.client.message import moment
 from duetime.client.sending import checking
 from duetime.v1 import transactions_pb2 as pb
-from duetime_core.errors import Overloaded
+from duetime_core.errors import DueTimeError, Overloaded, Unsupported, Violation
 from duetime_core.testing import LocalCluster
 
 from tests.sdk.consuming import until
@@ -150,8 +150,18 @@ async def test_a_failed_handler_answers_unknown_and_is_asked_again(
     assert sorted(texts) == ["", *["the check handler returned None, not a Decision"] * 2, "the database is away"]
 
 
+@pytest.mark.parametrize(
+    "fault",
+    [Overloaded("as the test wants it", reason="WATCHERS_EXHAUSTED"), Unsupported([Violation("", "as a proxy says")])],
+    ids=["full", "proxy"],
+)
 async def test_a_stream_that_breaks_is_opened_again(
-    tap: Checks, topic: str, group: str, producer: AsyncProducer, caplog: pytest.LogCaptureFixture
+    tap: Checks,
+    topic: str,
+    group: str,
+    producer: AsyncProducer,
+    caplog: pytest.LogCaptureFixture,
+    fault: DueTimeError,
 ) -> None:
     @producer.check(group)
     async def resolve(message: UndecidedMessage) -> Decision:
@@ -159,7 +169,7 @@ async def test_a_stream_that_breaks_is_opened_again(
 
     (transaction,) = await prepare(producer, topic, group)
     await tap.until(lambda: tap.watched)
-    tap.closed["WatchTransactions"] = Overloaded("as the test wants it", reason="WATCHERS_EXHAUSTED")
+    tap.closed["WatchTransactions"] = fault
     tap.end("WatchTransactions")
     await until(lambda: tap.refused["WatchTransactions"])
     tap.closed.clear()

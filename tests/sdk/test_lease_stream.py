@@ -6,6 +6,9 @@ import logging
 import pytest
 from duetime import AsyncReceiver, Closed, Consumer
 from duetime.client.consuming import leases
+from duetime.client.streaming import StreamTasks
+from duetime.streams import LeaseStreamClient
+from duetime.v1 import consumer_pb2, leases_pb2
 from duetime_core.errors import Unavailable
 
 from tests.sdk.consuming import consuming, nothing, until
@@ -53,6 +56,50 @@ async def test_streams_are_tried_again_after_a_while(
         groups.closed.clear()
         assert await receiver.ack(await receiver.receive(max=1)) == []
     assert groups.stream_count == 1
+
+
+class HeldCall:
+    """A stream whose writes wait for the test."""
+
+    def __init__(self) -> None:
+        self.is_writing, self.may_write = asyncio.Event(), asyncio.Event()
+        self.written: asyncio.Queue[leases_pb2.ReceiveStreamRequest] = asyncio.Queue()
+
+    async def write(self, request: leases_pb2.ReceiveStreamRequest) -> None:
+        self.is_writing.set()
+        await self.may_write.wait()
+        self.written.put_nowait(request)
+
+    async def read(self) -> None:
+        await asyncio.Event().wait()
+
+    def cancel(self) -> None:
+        self.may_write.set()
+
+
+async def test_a_take_cancelled_before_it_is_written_is_none() -> None:
+    call, tasks = HeldCall(), StreamTasks()
+    client = LeaseStreamClient(
+        lambda: call, None, tasks.start, lambda group: consumer_pb2.ReceiveRequest(group=group), lambda _: None
+    )  # type: ignore[arg-type]
+
+    def take() -> "asyncio.Task[leases_pb2.Taken]":
+        return asyncio.create_task(client.take("g", 1, 1, 0, WAIT_S))
+
+    takes = [take()]
+    await call.is_writing.wait()
+    for _ in range(2):
+        takes.append(take())
+        await asyncio.sleep(0)
+    takes[1].cancel()
+    await asyncio.wait([takes[1]])
+    call.may_write.set()
+    requests = [await call.written.get() for _ in range(2)]
+    assert [one.number for request in requests for one in request.takes] == [1, 3]
+    assert not [number for request in requests for number in request.dropped]
+    for one in takes:
+        one.cancel()
+    await tasks.end(0.0)
 
 
 async def test_a_receive_that_is_cancelled_takes_nothing(groups: Groups, topic: str, group: str) -> None:

@@ -34,7 +34,7 @@ ROWS = {"twin": TwinRows, "python": PythonRows}
 
 
 class Segment:
-    """Bytes of a log from a position on, as scan.py wants them."""
+    """Bytes of a log from a position on, as walk.py wants them."""
 
     def __init__(self, data: bytes, base: int = BASE) -> None:
         self.base, self.end, self._data = base, base + len(data), data

@@ -342,6 +342,13 @@ def test_damaged_users_and_rights_are_losses_of_their_kinds(tmp_path: Path, fold
     assert losses(source).keys() == {folder}
 
 
+def test_folder_that_nothing_can_replace_is_its_loss_whatever_it_has(tmp_path: Path) -> None:
+    source = golden55.unpack("a-default", tmp_path)
+    rocks(source / "dledger-n0", default={b"a": b"{}"})
+    os.truncate(source / "dledger-n0" / "CURRENT", 3)
+    assert losses(source).keys() == {"dledger"}
+
+
 def test_store_does_not_start_on_unknown_engines(tmp_path: Path) -> None:
     source = golden55.unpack("a-default", tmp_path)
     (source / "dledger-n0").mkdir()

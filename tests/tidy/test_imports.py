@@ -62,7 +62,10 @@ def lazy_names(path: Path) -> set[str]:
 
 
 def test_every_module_is_imported_or_started() -> None:
-    ours = {path: module_of(path) for path in files("format", "core", "sdk", "services", "spark", "console", "bench")}
+    ours = {
+        path: module_of(path)
+        for path in files("format", "core", "shard", "sdk", "services", "spark", "console", "bench")
+    }
     alive: set[str] = set()
     for path in ours:
         alive |= imported_by(path) - {ours[path]}
@@ -105,7 +108,7 @@ def test_modules_that_call_themselves_pure_are_listed() -> None:
     """They say so by a sentence that begins with `Pure`."""
     pure = {
         module_of(path)
-        for path in files("format", "core", "sdk", "services", "spark", "console")
+        for path in files("format", "core", "shard", "sdk", "services", "spark", "console")
         if re.search(r"(?:^|[.:;?] )Pure\b", ast.get_docstring(tree(path)) or "", re.M)
     }
     assert len(pure) > 10

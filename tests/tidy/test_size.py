@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.tidy.sources import PROJECT, SOURCES, content, documents, files, name, nodes, tree
 
-PRODUCT = ("format", "core", "sdk", "services", "spark", "console")
+PRODUCT = ("format", "core", "shard", "sdk", "services", "spark", "console")
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 COLUMNS_MAX = 120
@@ -138,7 +138,7 @@ def test_functions_of_one_name_are_measured_apart(tmp_path: Path) -> None:
 
 
 def test_every_module_states_its_purpose() -> None:
-    sources = ("format", "core", "sdk", "services", "spark", "console", "bench", "deploy")
+    sources = ("format", "core", "shard", "sdk", "services", "spark", "console", "bench", "deploy")
     assert [name(path) for path in files(*sources) if not ast.get_docstring(tree(path))] == []
     heads = {path: content(path) for path in files(*sources, suffixes=(".pyx", ".pxd"))}
     silent = [name(path) for path, text in heads.items() if not re.match(r'(# cython: .*\n)?("""|# )\w', text)]

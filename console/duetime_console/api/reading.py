@@ -112,7 +112,7 @@ def _check_type(request: Request) -> None:
 
 
 async def _read_bytes(request: Request) -> bytes:
-    """Raises: Problem, TooLarge."""
+    """Raises: Problem, BodyTooLarge."""
     try:
         return await request.body()
     except ClientDisconnect as error:

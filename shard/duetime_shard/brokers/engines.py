@@ -145,7 +145,7 @@ def _known(table: Mapping[str, StateLocation], name: str) -> StateLocation | Non
 def _see_folder(root: Path, name: str, known: StateLocation | None, found: EngineSurvey) -> None:
     if any(fnmatch.fnmatchcase(name, pattern) for pattern in _PASSED):
         return
-    if known is not None and known.loss is not None and not rocks.is_rocks(root / name):
+    if known is not None and known.loss is not None and not (name in _KINDS and rocks.is_rocks(root / name)):
         if any(path.is_file() for path in (root / name).rglob("*")):
             found.losses.append(known.loss)
         return

@@ -3,7 +3,7 @@
     bytes of a segment ──take──▶ intact records, one pass, straight into Arrow's buffers (the compiled twin, or Python)
                        ──judge─▶ the others, one by one: a row with its `damage`, or skipped bytes
 
-Damage is judged as in the store's recovery (scan.py): a record with a valid structure and a wrong CRC is a row; other
+Damage is judged as in the store's recovery (walk.py): a record with a valid structure and a wrong CRC is a row; other
 bytes are skipped up to the next record with its own position.
 
 Text is valid UTF-8, as required by Arrow and Spark: other bytes become U+FFFD, as for RocketMQ's readers. Properties

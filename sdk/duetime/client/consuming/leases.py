@@ -91,11 +91,12 @@ class LeaseCalls:
         self._connection = connection
         self.subscription = subscription
         self._errors, self._tasks = _LeaseErrors(connection), StreamTasks()
+        request = subscription.request(0, 0)
         self._stream = LeaseStreamClient(
             lambda: connection.stub.ReceiveStream(),
             self._errors,
             self._tasks.start,
-            lambda subscription: subscription.request(0, 0),
+            lambda _: request,
             lambda taken: self._tasks.start(self._return(taken.runs)),
         )
         self._is_closed = False

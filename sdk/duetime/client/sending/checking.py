@@ -29,6 +29,7 @@ from duetime.client.errors import (
     InvalidArgument,
     NotFound,
     Unavailable,
+    Unsupported,
     unreadable,
 )
 from duetime.client.fault_log import FaultLog
@@ -200,7 +201,8 @@ class CheckRunner:
             except Closed:
                 return
             except DueTimeError as error:
-                if isinstance(error, InvalidArgument | Forked):
+                # A proxy may reject a call in place of the gateway: UNIMPLEMENTED.
+                if isinstance(error, InvalidArgument | Forked) and not isinstance(error, Unsupported):
                     # A retry would always be rejected.
                     log.error("checks of producer group %s are not answered: %s", self._group, error)
                     return

@@ -41,7 +41,7 @@ Settle = Callable[[StoreClient, Sequence[bytes]], Awaitable[Sequence[int]]]
 
 @dataclass(frozen=True, slots=True)
 class _Calls:
-    """The shards of one Receive; answers are encoded ReceiveResponses. See `gathering.Asking`."""
+    """The shards of one Receive; answers are encoded ReceiveResponses. See `gathering.LeaseSource`."""
 
     leases: "LeaseRouter"
     group: str

@@ -92,13 +92,13 @@ class StreamReceiver:
         return answers
 
     async def ask(self, number: int, part: ReceivePart, max_count: int, max_bytes: int, wait_ms: int) -> Taken:
-        """See `gathering.Asking`."""
+        """See `gathering.LeaseSource`."""
         await self._all.places.ready_shard(number, self._receive.topic)
         timeout_ms = timeout_of(self._all.timeout_ms, None, wait_ms)
         return await self._pipe(number).take(part, max_count, max_bytes, wait_ms, timeout_ms / 1000.0)
 
     def measure(self, answer: Taken) -> tuple[int, int]:
-        """See `gathering.Asking`."""
+        """See `gathering.LeaseSource`."""
         return lease_messages.count(answer), lease_messages.size(answer)
 
     def give_back(self, number: int, answers: list[Taken]) -> None:

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 """Packs Send, SendBatch and Prepare requests of `duetime.v1`: from bytes to records, without an object per message.
 
-It is the compiled twin of `packing.sends` and `sending.encoding` together; see `sending.drafts.Packed` and `Request`.
+It is the compiled twin of `packing.sends` and `sending.encoding` together; see `PackedRequest` of `sending.drafts`.
 
 Theory of operation. `take` walks the request's wire format once and notes the position and size of each message's
 parts (a `Message_`). `records` writes the records of one part, concatenated; a part fits into one put to a shard.
@@ -722,7 +722,7 @@ def take(
 ):
     """The packed request, or None if it must be encoded by Python.
 
-    `routes`: Route by topic; `rules`: a drafts.Rules; `born_host`: 8 or 20 bytes; `is_batch`: of a SendBatchRequest;
+    `routes`: Route by topic; `rules`: EncodingRules; `born_host`: 8 or 20 bytes; `is_batch`: of a SendBatchRequest;
     `half_of`: for a PrepareRequest: returns the shared properties of its half messages, or None, by its group and
     check_immunity_s.
     """

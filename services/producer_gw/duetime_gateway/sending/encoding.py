@@ -6,8 +6,8 @@ still be valid. A topic has few distinct tags, so each is checked and encoded on
 If a request repeats a topic and id, the first valid draft is encoded, and the others share its result:
 `DraftBatch.repeats`. A replacement that differs from the first in content is rejected, as the store does (ADR 64).
 
-Requests packed as a whole by their face (`drafts.Packed`) skip this module. A draft with its own retry policy or with
-`replace` is not packed, nor are two messages with one id.
+Requests packed as a whole by their face (`drafts.PackedRequest`) skip this module. A draft with its own retry policy or
+with `replace` is not packed, nor are two messages with one id.
 
 A half message of a transaction has its destination and requested delay in its properties, like a message in a lane; the
 store makes the message from it at commit (duetime_format.halves).

@@ -134,7 +134,7 @@ class Shard:
         """Describes the store, unless already done.
 
         Raises:
-            Unavailable: it does not answer, or (Misfit) is not the configured store.
+            Unavailable: it does not answer, or (ShardMisfit) is not the configured store.
         """
         if self._description is not None:
             return self._description

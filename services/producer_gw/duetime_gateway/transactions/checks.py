@@ -1,6 +1,6 @@
 """Checks on their way from shards to watchers, by group.
 
-    taken by a `Taker` ──▶ held here ──▶ handed to a waiting watcher ──▶ written to its stream: heard
+    taken by a `CheckTaker` ──▶ held here ──▶ handed to a waiting watcher ──▶ written to its stream: heard
                                └──▶ no watcher is left, or none fetches them: unheard
 
 Watchers fetch in turn when they are ready, so a slow one delays nobody. Shards are asked for a group only while one of
