@@ -12,6 +12,7 @@ from duetime import InvalidMessage, Message
 from duetime.client.message import Repeatable
 from duetime.outbox import Outbox
 from duetime.outbox.table import message_of, now_ms
+from duetime_format.record import LITE_TOPIC
 from sqlalchemy import MetaData, insert, select
 from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import CompileError
@@ -99,6 +100,20 @@ def test_row_has_all_that_a_message_says(shop: Shop) -> None:
         assert message_of(row, row.options) == Repeatable(**values, born_at_ms=row.created_at_ms)
     assert ids[1] == "my-own-id"
     assert [row.order_key for row in rows] == ["", "customer", "", "", "orders/cart"]
+
+
+def test_rows_that_replace_each_other_have_one_order_key(shop: Shop) -> None:
+    keys = {"delay": "1h", "replace": True, "key": "cart"}
+    shop.order(*(Message("orders", b"x", properties={LITE_TOPIC: lite}, **keys) for lite in ("a", "b")))  # type: ignore[arg-type]
+    shop.order(Message("orders", b"x", **keys))  # type: ignore[arg-type]
+    assert [row.order_key for row in shop.rows()] == ["orders/cart"] * 3
+
+
+def test_message_without_properties_is_written(shop: Shop) -> None:
+    with shop.engine.begin() as connection:
+        shop.outbox.send(connection, "orders", b"x", properties=None)
+    (row,) = shop.rows()
+    assert (row.order_key, message_of(row, row.options).properties or {}) == ("", {})
 
 
 def test_delay_counts_from_when_it_was_written_by_the_databases_clock(shop: Shop) -> None:

@@ -195,9 +195,9 @@ def _row(message: Message) -> dict[str, Any]:
         options["max_wait"] = f"{delay_ms(message.max_wait, 'max_wait')}ms"
     options |= {"keys": list(message.keys)} if message.keys else {}
     options |= {"properties": dict(message.properties)} if message.properties else {}
-    # The lite topic, or the key whose message it replaces.
-    lite = message.lite_topic or message.properties.get(LITE_TOPIC, "")
-    stream = lite or ("".join(wire.keys) if message.replace else "")
+    # The key whose message it replaces, before any property; else the lite topic.
+    lite = message.lite_topic or (message.properties or {}).get(LITE_TOPIC, "")
+    stream = "".join(wire.keys) if message.replace else lite
     return {
         "message_id": message.id or new_id(),
         "topic": message.topic,
