@@ -22,7 +22,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import SingletonThreadPool
 
 from duetime.client.connection import backoff_s, pause, resolve_server
-from duetime.client.errors import DueTimeError, InvalidArgument, NotFound, Unavailable
+from duetime.client.errors import DueTimeError, InvalidArgument, NotFound, PermissionDenied, Unavailable
 from duetime.client.finding.finder import AsyncFinder, FoundMessage
 from duetime.client.lengths import Length, milliseconds, seconds
 from duetime.client.message import Message, Receipt
@@ -314,7 +314,8 @@ async def _not_replaced(finder: AsyncFinder, message: Message) -> FoundMessage |
     """The server's message with the id; None: another one has replaced it since. Raises: DueTimeError."""
     found = await finder.get(message.id, topic=message.topic)
     if found.state == "cancelled":
-        with contextlib.suppress(NotFound):
+        # A history takes `receive` on everything. Without it, a replaced message counts as cancelled.
+        with contextlib.suppress(NotFound, PermissionDenied):
             events = reversed((await finder.trace(message.id, topic=message.topic)).events)
             if next((event.kind for event in events if event.kind in ("cancelled", "replaced")), "") == "replaced":
                 return None
