@@ -1,17 +1,20 @@
 """Look-ups of rows that were possibly sent long ago: by a user with few rights, and with late answers."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from pathlib import Path
+from typing import Any
 
 import pytest
 from duetime import AsyncProducer, Message
+from duetime.client.finding.finder import AsyncFinder
 from duetime.client.tokens import TOKEN_VARIABLE
+from duetime_core.testing import LocalCluster
 
 from tests.gateway.conftest import Gateway, real_store
 from tests.gateway.people import People
-from tests.outbox.shop import Shop
-from tests.outbox.test_relay import MINUTE_MS, Forgetful, later
+from tests.outbox.shop import Shop, new_topic, stored
+from tests.outbox.test_relay import MINUTE_MS, Forgetful, hand_over, later
 
 
 @pytest.fixture
@@ -43,3 +46,51 @@ async def test_ended_message_fails_its_row_without_the_right_to_its_history(
     (faulty,) = shop.status().faulty
     assert (faulty.message_id, faulty.state) == (message_id, "failed")
     assert "cancelled" in faulty.error
+
+
+def never_answers_for(monkeypatch: pytest.MonkeyPatch, ids: Collection[str]) -> None:
+    get = AsyncFinder.get
+
+    async def stuck(finder: AsyncFinder, message_id: str, **options: Any) -> Any:
+        if message_id in ids:
+            await asyncio.Event().wait()
+        return await get(finder, message_id, **options)
+
+    monkeypatch.setattr(AsyncFinder, "get", stuck)
+
+
+def test_answers_in_time_count_if_others_are_late(
+    shop: Shop, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic()
+    ids = shop.order(*(Message(topic, b"%d" % n) for n in range(40)))
+    asyncio.run(Forgetful(shop.engine, cluster.address, outbox=shop.outbox).run_async())
+    with monkeypatch.context() as patch:
+        never_answers_for(patch, ids[:3])
+        clock = later(shop, 6 * MINUTE_MS)
+        stats = shop.drain(cluster.address, clock=clock, timeout="3s", lease="12s")
+    assert (stats.sent, stats.put_off) == (37, 3)
+    assert {(row.message_id, row.state, row.error) for row in shop.rows()} == {
+        (one, "waiting", "no answer in time") for one in ids[:3]
+    }
+    stats = shop.drain(cluster.address, clock=later(shop, 7 * MINUTE_MS))
+    assert (stats.sent, stats.repeated) == (3, 0)
+    assert len(stored(cluster, topic)) == 40
+
+
+def test_late_answer_holds_up_later_rows_of_its_key_alone(
+    shop: Shop, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic()
+    a1, _ = shop.order(Message(topic, b"a1", sharding_key="a"), Message(topic, b"a2", sharding_key="a"))
+    shop.order(Message(topic, b"b1", sharding_key="b"), Message(topic, b"c"))
+    hand_over(shop)
+    # Rows that no relay had yet, in the same batch.
+    shop.order(Message(topic, b"a3", sharding_key="a"), Message(topic, b"b2", sharding_key="b"))
+    with monkeypatch.context() as patch:
+        never_answers_for(patch, [a1])
+        clock = later(shop, 6 * MINUTE_MS)
+        assert shop.drain(cluster.address, clock=clock, timeout="3s", lease="12s").put_off == 3
+    assert sorted(stored(cluster, topic)) == [b"b1", b"b2", b"c"]
+    assert shop.drain(cluster.address, clock=later(shop, 7 * MINUTE_MS)).sent == 3
+    assert [body for body in stored(cluster, topic) if body.startswith(b"a")] == [b"a1", b"a2", b"a3"]

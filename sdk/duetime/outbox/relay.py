@@ -227,30 +227,31 @@ class Relay:
     ) -> tuple[dict[int, RowVerdict], list[ClaimedRow]]:
         """Asks for the ids of rows possibly sent too long ago; returns verdicts, and the rows that can be sent."""
         turns = asyncio.Semaphore(ASKED_MAX)
+        late = Unavailable("no answer in time", reason="UNAVAILABLE")
+        # By row. Answers that came before the timeout count: the next round then asks only about the others.
+        answers: dict[int, FoundMessage | DueTimeError | None] = {}
 
-        async def ask(row: ClaimedRow) -> FoundMessage | DueTimeError | None:
-            try:
-                async with turns:
-                    return await _not_replaced(finder, row.message)
-            except DueTimeError as error:
-                return error
+        async def ask(row: ClaimedRow) -> None:
+            async with turns:
+                try:
+                    answers[row.id] = await _not_replaced(finder, row.message)
+                except DueTimeError as error:
+                    answers[row.id] = error
 
         old = [row for row in claimed if not self._trust.repeats(row.handed_at_ms, now)]
         verdicts: dict[int, RowVerdict] = {}
         if old:
-            answers: Sequence[FoundMessage | DueTimeError | None]
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._timeout_s):
-                    answers = await asyncio.gather(*map(ask, old))
-            except TimeoutError:
-                answers = [Unavailable("no answer in time", reason="UNAVAILABLE")] * len(old)
-            for row, answer in zip(old, answers, strict=True):
-                verdict = self._trust.of_answer(answer, row.handed_at_ms or now, now)
+                    await asyncio.gather(*map(ask, old))
+            for row in old:
+                verdict = self._trust.of_answer(answers.get(row.id, late), row.handed_at_ms or now, now)
                 if verdict is not None:
                     verdicts[row.id] = verdict
             absent = [row.id for row in old if row.id not in verdicts]
             if absent:
                 await self._in_transaction(lambda connection: self._rows.hand_again(connection, absent, now))
+            _hold_up_keys(claimed, verdicts)
         return verdicts, [row for row in claimed if row.id not in verdicts]
 
     async def _settle(self, claim: str, verdicts: dict[int, RowVerdict]) -> None:
@@ -320,6 +321,17 @@ async def _not_replaced(finder: AsyncFinder, message: Message) -> FoundMessage |
             if next((event.kind for event in events if event.kind in ("cancelled", "replaced")), "") == "replaced":
                 return None
     return found
+
+
+def _hold_up_keys(claimed: Sequence[ClaimedRow], verdicts: dict[int, RowVerdict]) -> None:
+    """Puts off the unsent rows behind a row that waits, if they have its order key."""
+    held: dict[str, RowVerdict] = {}
+    for row in claimed:
+        verdict = verdicts.get(row.id)
+        if verdict is None and row.order_key in held:
+            verdicts[row.id] = held[row.order_key]
+        elif verdict is not None and verdict.state == WAITING and row.order_key:
+            held[row.order_key] = verdict
 
 
 def _transact(engine: Engine, work: Callable[[Connection], T]) -> T:

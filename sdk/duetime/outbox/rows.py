@@ -22,6 +22,7 @@ class ClaimedRow:
 
     id: int
     message: Message
+    order_key: str
     attempts: int
     handed_at_ms: int | None
 
@@ -129,7 +130,7 @@ class Rows:
                 why = f"this release can't read the row: {type(error).__name__}: {error}"
                 claims.unreadable.append(UnreadableRow(one.id, one.message_id, one.topic, why))
             else:
-                claims.rows.append(ClaimedRow(one.id, message, one.attempts, handed[one.id]))
+                claims.rows.append(ClaimedRow(one.id, message, one.order_key, one.attempts, handed[one.id]))
         return claims
 
     def hand_again(self, connection: Connection, ids: Sequence[int], now: int) -> None:
