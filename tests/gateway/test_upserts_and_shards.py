@@ -58,7 +58,9 @@ async def test_a_shard_that_brings_queues_of_the_topic_moves_no_key(tmp_path: Pa
 async def test_two_gateways_at_once_leave_one_message_of_each_key(tmp_path: Path) -> None:
     async with real_store(tmp_path, 0) as first, real_store(tmp_path, 1) as second:
         ports = {0: first.port, 1: second.port}
-        async with Gateway(tmp_path, ports) as one, Gateway(tmp_path, ports) as other:
+        # The 480 replacements wait for each other.
+        gateways = [Gateway(tmp_path, ports, store_timeout_ms=60_000) for _ in range(2)]
+        async with gateways[0] as one, gateways[1] as other:
             # The first sender creates the topic.
             rounds = [gateway.send(*upserts(f"{n}{at}")) for n in range(10) for at, gateway in enumerate((one, other))]
             answers = [result for answer in await asyncio.gather(*rounds) for result in answer]
