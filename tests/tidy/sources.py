@@ -19,7 +19,9 @@ PACKAGES = {
     "duetime_spark": "spark/duetime_spark",
     "duetime_console": "console/duetime_console",
 }
-SOURCES = ("format", "core", "shard", "sdk", "services", "spark", "console", "tests", "bench", "deploy", "examples")
+# Folders of the product, and of all code.
+PRODUCT = ("format", "core", "shard", "sdk", "services", "spark", "console")
+SOURCES = (*PRODUCT, "tests", "bench", "deploy", "examples")
 GENERATED = PROJECT / "sdk" / "duetime" / "v1"
 # The rest of its folder is written by hand.
 GENERATED_FILE = PROJECT / "services/producer_gw/duetime_gateway/rocketmq/wire/messaging_pb2.py"

@@ -10,7 +10,7 @@ from typing import Any
 
 import grimp
 
-from tests.tidy.sources import PACKAGES, PROJECT, content, documents, files, module_of, name, nodes, tree
+from tests.tidy.sources import PACKAGES, PRODUCT, PROJECT, content, documents, files, module_of, name, nodes, tree
 
 CONFIG: dict[str, Any] = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["importlinter"]
 # Files that start modules without an import: the build, containers, tasks.
@@ -62,10 +62,7 @@ def lazy_names(path: Path) -> set[str]:
 
 
 def test_every_module_is_imported_or_started() -> None:
-    ours = {
-        path: module_of(path)
-        for path in files("format", "core", "shard", "sdk", "services", "spark", "console", "bench")
-    }
+    ours = {path: module_of(path) for path in files(*PRODUCT, "bench")}
     alive: set[str] = set()
     for path in ours:
         alive |= imported_by(path) - {ours[path]}
@@ -108,7 +105,7 @@ def test_modules_that_call_themselves_pure_are_listed() -> None:
     """They say so by a sentence that begins with `Pure`."""
     pure = {
         module_of(path)
-        for path in files("format", "core", "shard", "sdk", "services", "spark", "console")
+        for path in files(*PRODUCT)
         if re.search(r"(?:^|[.:;?] )Pure\b", ast.get_docstring(tree(path)) or "", re.M)
     }
     assert len(pure) > 10

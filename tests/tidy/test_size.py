@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.tidy.sources import PROJECT, SOURCES, content, documents, files, name, nodes, tree
+from tests.tidy.sources import PRODUCT, PROJECT, SOURCES, content, documents, files, name, nodes, tree
 
-PRODUCT = ("format", "core", "shard", "sdk", "services", "spark", "console")
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 COLUMNS_MAX = 120
@@ -138,7 +137,7 @@ def test_functions_of_one_name_are_measured_apart(tmp_path: Path) -> None:
 
 
 def test_every_module_states_its_purpose() -> None:
-    sources = ("format", "core", "shard", "sdk", "services", "spark", "console", "bench", "deploy")
+    sources = (*PRODUCT, "bench", "deploy")
     assert [name(path) for path in files(*sources) if not ast.get_docstring(tree(path))] == []
     heads = {path: content(path) for path in files(*sources, suffixes=(".pyx", ".pxd"))}
     silent = [name(path) for path, text in heads.items() if not re.match(r'(# cython: .*\n)?("""|# )\w', text)]

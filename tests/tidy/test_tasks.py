@@ -7,7 +7,7 @@ listed here, with the code that holds it, ends it and takes its result.
 import ast
 from collections.abc import Iterator
 
-from tests.tidy.sources import files, name, tree
+from tests.tidy.sources import PRODUCT, files, name, tree
 
 RACE = "waits for the first of two events, and cancels the other in `finally`"
 LOOPS = "the node's task group; `failed` awaits it, `stop` cancels it"
@@ -64,10 +64,7 @@ def loose_tasks(module: ast.Module) -> Iterator[int]:
 
 
 def test_tasks_without_a_group_are_made_where_listed() -> None:
-    found = {
-        name(path): list(loose_tasks(tree(path)))
-        for path in files("format", "core", "shard", "sdk", "services", "spark", "console")
-    }
+    found = {name(path): list(loose_tasks(tree(path))) for path in files(*PRODUCT)}
     assert {path: lines for path, lines in found.items() if lines and path not in ALLOWED} == {}
     assert [path for path in ALLOWED if not found.get(path)] == []
 
