@@ -20,6 +20,7 @@ from duetime_format.levels import DELAY_MS_MAX
 from duetime_format.limits import GROUPS_MAX, QUEUE_COUNT_MAX
 from duetime_format.names import is_group_topic
 
+from duetime_gateway.errors import not_made
 from duetime_gateway.routing.adoption import MissingTopics
 from duetime_gateway.routing.catalog import NewTopic, TopicCatalog, TopicInfo, topic_not_found
 from duetime_gateway.routing.table import RouteTable
@@ -291,9 +292,3 @@ def _why_not(question: TopicQuestion, gone: Set[str], refused: Mapping[str, DueT
 
 def _delay(max_delay_ms: int) -> str:
     return f"{max_delay_ms} ms" if max_delay_ms else "ten years"
-
-
-def not_made(name: str, wait_ms: float) -> Unavailable:
-    """The error for a topic not created in time."""
-    text = f"topic {name} was not created within {max(wait_ms, 0):.0f} ms; it may exist by now"
-    return Unavailable(text, reason="TOPIC_NOT_MADE")

@@ -8,7 +8,6 @@ from duetime_core.clock import Clock, turn
 from duetime_core.errors import DueTimeError
 from duetime_format.admission import lite_topic_of
 
-from duetime_gateway.routing.topics import not_made
 from duetime_gateway.sending.encoding import DraftBatch, Encoder
 from duetime_gateway.shards.route import Route
 from duetime_gateway.shards.shards import Shards
@@ -99,10 +98,12 @@ class LiteTopicAdmitter:
             some = names[first : first + ASKED_MAX]
             began_ms = self._clock.monotonic_ms()
             try:
-                await self._ready(route, number, until_ms - began_ms)
+                shard = self._shards.get(number)
+                error = (await shard.all_ready([route], until_ms - began_ms))[route]
+                if error is not None:
+                    raise error
                 left_ms = until_ms - self._clock.monotonic_ms()
-                store = self._shards.get(number).store
-                faults, keep_ms = await store.open_lite_topics(route.topic, some, caller, left_ms)
+                faults, keep_ms = await shard.store.open_lite_topics(route.topic, some, caller, left_ms)
             except DueTimeError as error:
                 refused |= dict.fromkeys(some, error)
                 continue
@@ -111,13 +112,6 @@ class LiteTopicAdmitter:
                 if name not in refused:
                     self._remember((route.topic, route.generation, name), began_ms + keep_ms)
         return refused
-
-    async def _ready(self, route: Route, number: int, wait_ms: float) -> None:
-        """Returns once the shard knows the topic. Raises: DueTimeError."""
-        if number not in route.store_hosts:
-            answers = await self._shards.get(number).all_ready([route], wait_ms)
-            if number not in route.store_hosts:
-                raise answers.get(route) or not_made(route.topic, wait_ms)
 
     def _remember(self, lite: _Lite, until_ms: float) -> None:
         self._known[lite] = until_ms

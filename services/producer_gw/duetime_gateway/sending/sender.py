@@ -17,7 +17,7 @@ from duetime_gateway.access.grants import Access, Kind, Right
 from duetime_gateway.errors import shard_unavailable
 from duetime_gateway.metrics import GatewayMetrics
 from duetime_gateway.quotas.quotas import Quotas
-from duetime_gateway.routing.topics import TopicRegistry, not_made
+from duetime_gateway.routing.topics import TopicRegistry
 from duetime_gateway.sending.drafts import Caller, Drafts, PackedRequest, Request, WholeDrafts
 from duetime_gateway.sending.encoding import DraftBatch, Encoder, RecordGroup
 from duetime_gateway.sending.lites import LiteTopicAdmitter
@@ -388,13 +388,9 @@ class Sender:
         asked = [route for route in routes if isinstance(route, Route)]
         assert len(asked) == len(routes), "a message without a route has a fault"
         try:
-            answers = await self._shards.get(shard).all_ready(asked, wait_ms)
+            return list((await self._shards.get(shard).all_ready(asked, wait_ms)).items())
         except DueTimeError as error:
             return [(route, error) for route in asked]
-        return [
-            (route, None if shard in route.store_hosts else answers.get(route) or not_made(route.topic, wait_ms))
-            for route in asked
-        ]
 
 
 def _submit(

@@ -1,7 +1,7 @@
 """One store from the gateway's side: its description, its known topics, and its puts."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -14,7 +14,7 @@ from duetime_core.telemetry.defects import outcome
 from duetime_format.levels import DelayLevels
 from duetime_format.limits import REPLACE_COUNT_MAX
 
-from duetime_gateway.errors import shard_unavailable, stopping
+from duetime_gateway.errors import not_made, shard_unavailable, stopping
 from duetime_gateway.metrics import GatewayMetrics
 from duetime_gateway.shards.batcher import Batcher
 from duetime_gateway.shards.client import StoreClient
@@ -189,9 +189,14 @@ class Shard:
             if error is not None:
                 raise error
 
-    async def all_ready(self, routes: Iterable[Route], wait_ms: float) -> dict[Route, DueTimeError | None]:
-        """As `ready`, for many topics; those not announced in time are missing."""
-        return await self._announcing.ask([route for route in routes if self.number not in route.store_hosts], wait_ms)
+    async def all_ready(self, routes: Sequence[Route], wait_ms: float) -> dict[Route, DueTimeError | None]:
+        """As `ready`, for many topics within a time: each route with its error; None: the store knows its topic."""
+        unknown = [route for route in routes if self.number not in route.store_hosts]
+        answers = await self._announcing.ask(unknown, wait_ms) if unknown else {}
+        return {
+            route: None if self.number in route.store_hosts else answers.get(route) or not_made(route.topic, wait_ms)
+            for route in routes
+        }
 
     async def _announce(self, routes: list[Route]) -> dict[Route, DueTimeError | None]:
         description = await self.describe()
