@@ -1,10 +1,14 @@
-"""The alert rules for the Prometheus operator: `python deploy/observability/rules.py` writes the copy in deploy/k8s."""
+"""The alert rules for the Prometheus operator: `python deploy/observability/rules.py` writes both copies in deploy."""
 
 from pathlib import Path
 from textwrap import indent
 
 FOLDER = Path(__file__).parent
-TARGET = FOLDER.parent / "k8s" / "components" / "monitoring" / "rules.yaml"
+TARGETS = (
+    FOLDER.parent / "k8s" / "components" / "monitoring" / "rules.yaml",
+    # Helm reads only files below its chart.
+    FOLDER.parent / "helm" / "duetime" / "files" / "rules.yaml",
+)
 HEAD = """# Written by deploy/observability/rules.py from the rules in deploy/observability/alerts.
 apiVersion: monitoring.coreos.com/v1
 kind: PrometheusRule
@@ -22,4 +26,5 @@ def manifest() -> str:
 
 
 if __name__ == "__main__":
-    TARGET.write_text(manifest())
+    for target in TARGETS:
+        target.write_text(manifest())
