@@ -26,6 +26,7 @@ PARAMETERS_MAX = 8
 WIDE_API = {
     "core/duetime_core/testing/cluster.py Cluster.__init__",
     "core/duetime_core/testing/local.py LocalCluster.__init__",
+    "sdk/duetime/client/consuming/consumer.py Consumer.__init__",
     "sdk/duetime/client/consuming/consumer.py Consumer.handler",
     "sdk/duetime/client/consuming/puller.py AsyncPuller.__init__",
     "sdk/duetime/client/consuming/receiver.py AsyncReceiver.__init__",

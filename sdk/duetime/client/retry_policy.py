@@ -9,7 +9,7 @@
 Delays are lengths in whole milliseconds. The server reads the same text with the same limits.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from duetime_format.lengths import Length, whole_ms
@@ -42,6 +42,12 @@ def handler_policy(backoff: Backoff | None, max_attempts: int | None) -> message
             raise InvalidArgument.of("max_attempts", description)
         policy.max_attempts = max_attempts
     return policy if policy.ByteSize() else None
+
+
+def attempts_max(policies: Iterable[message_pb2.RetryPolicy | None]) -> int:
+    """The most deliveries that any of the policies allows; 0: one of them has no number of its own."""
+    counts = [0 if policy is None else policy.max_attempts for policy in policies]
+    return max(counts) if all(counts) else 0
 
 
 @lru_cache(maxsize=1024)

@@ -15,8 +15,10 @@ from typing import Any, Literal, Self, TypeVar
 
 from duetime.client.callables import is_asynchronous
 from duetime.client.connection import GatewayConnection, resolve_server
-from duetime.client.consuming.handling import CANCEL_S, Handler, HandlerRunner
-from duetime.client.consuming.leases import CALL_TIMEOUT_S, LeaseSubscription, lease_s, lites, named
+from duetime.client.consuming.failing import Reject
+from duetime.client.consuming.handling import CANCEL_S, Handler, HandlerRunner, TopicHandlers
+from duetime.client.consuming.leased import LeasedMessage
+from duetime.client.consuming.leases import CALL_TIMEOUT_S, LeaseSubscription, lease_s, lites, named, tag_named
 from duetime.client.consuming.logs import log
 from duetime.client.consuming.settling import Stats
 from duetime.client.consuming.wrapping import BadBodies, HandlerCallOptions, Middleware, checked, decoding
@@ -32,12 +34,14 @@ from duetime.client.fault_log import FaultLog
 from duetime.client.groups import new_group
 from duetime.client.lengths import Length, seconds
 from duetime.client.process import Signals
-from duetime.client.retry_policy import Backoff, handler_policy
+from duetime.client.retry_policy import Backoff, attempts_max, handler_policy
 from duetime.client.tokens import TokenSource, credentials_for
 from duetime.client.trust import Tls, followed_for
 from duetime.v1 import consumer_pb2
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+Unhandled = Literal["retry", "reject"]
 
 CONCURRENCY_MAX = 10_000
 
@@ -57,6 +61,8 @@ class Consumer:
             no time zone).
         drain: time for running handlers to finish when the consumer is stopped; then they are cancelled.
         middleware: called around every handler; the first one is outermost.
+        unhandled: for a message with a tag that no handler of its topic has: "retry": it fails, so that another
+            consumer of the group may handle it, by the group's policy; "reject": a dead letter at once.
     """
 
     def __init__(
@@ -68,6 +74,7 @@ class Consumer:
         start: Literal["earliest", "latest"] | datetime = "earliest",
         drain: Length = "30s",
         middleware: Sequence[Middleware] = (),
+        unhandled: Unhandled = "retry",
         token: TokenSource | None = None,
         tls: Tls | None = None,
     ) -> None:
@@ -81,7 +88,12 @@ class Consumer:
         self._new_group = new_group(group, bool(ordered), start)
         self._drain_s = seconds(drain, "drain")
         self._middleware = checked(middleware)
-        self._handlers: dict[str, Handler] = {}
+        if unhandled not in ("retry", "reject"):
+            raise InvalidArgument.of("unhandled", f"{unhandled!r} is neither 'retry' nor 'reject'")
+        self._unhandled = unhandled
+        # Handlers by topic and tag; the one for the rest of the topic is at None.
+        self._handlers: dict[str, dict[str | None, Handler]] = {}
+        self._subscriptions: dict[str, tuple[LeaseSubscription, int]] = {}
         self._stats = Stats()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
@@ -94,6 +106,7 @@ class Consumer:
         self,
         topic: str,
         *,
+        tag: str | None = None,
         body: Any = None,
         bad_body: BadBodies = "reject",
         tags: str | None = None,
@@ -107,7 +120,11 @@ class Consumer:
     ) -> Callable[[F], F]:
         """Makes a function the handler of a topic. Coroutine functions run on the event loop, others in threads.
 
+        Handlers of one topic share a subscription: tags, sql, concurrency, lease and lite_topics must be equal.
+
         Arguments:
+            tag: the handler receives only messages with this tag, and others of the topic may have the other tags. One
+                without a tag receives the rest; see also `Consumer(unhandled=...)`. Unlike `tags`, it filters nothing.
             body: a type: the handler receives the body as a value of it, and also the message if it takes two
                 arguments. A dataclass, a pydantic model, `list[Order]`, str, or any other type of `message.json`. None:
                 the handler receives the message.
@@ -115,7 +132,7 @@ class Consumer:
                 handler had raised BadBody.
             tags, sql: a filter: messages must have one of these tags (`"a || b"`) and match the SQL92 expression over
                 the properties. All consumers of a group must use the same.
-            concurrency: maximum messages handled at once; for an ordered group, maximum queues.
+            concurrency: maximum messages of the topic handled at once; for an ordered group, maximum queues.
             max_attempts, backoff: number and times of the deliveries of a failed message; None: the group's policy. A
                 message's own policy (`Message.retry`) takes precedence. Backoffs: "exponential:1s..10m",
                 "exponential:1s..10m,factor=3,jitter=0.1", "1s,5s,30s", a list of lengths, "levels".
@@ -125,24 +142,28 @@ class Consumer:
                 lite topic in order, one after the other. Without a filter.
 
         Raises:
-            InvalidArgument: an argument breaks its rule, the topic already has a handler, or the function does not
-                accept a message.
+            InvalidArgument: an argument breaks its rule, the topic or tag already has a handler, or the function does
+                not accept a message.
         """
-        self._check_free(topic)
+        self._check_free(topic, tag)
         if not 1 <= concurrency <= CONCURRENCY_MAX:
             raise InvalidArgument.of("concurrency", f"{concurrency} is not within 1 and {CONCURRENCY_MAX}")
         policy = handler_policy(backoff, max_attempts)
         subscription = LeaseSubscription(
-            *(self.group, named("topic", topic), tags or "", sql or ""),
-            *(lease_s(lease), policy, lites(lite_topics)),
+            *(self.group, named("topic", topic), tags or "", sql or "", lease_s(lease)),
+            lite_topics=lites(lite_topics),
         )
+        shared = subscription, concurrency
+        self._check_shared(topic, shared)
         timeout_s = None if timeout is None else seconds(timeout, "timeout")
         wrapping = HandlerCallOptions(self._middleware, decoding(body, bad_body), bad_body)
 
         def register(function: F) -> F:
-            self._check_free(topic)
-            called, asynchronous = wrapping.wrapped(function), is_asynchronous(function)
-            self._handlers[topic] = Handler(called, subscription, concurrency, asynchronous, timeout_s)
+            self._check_free(topic, tag)
+            self._check_shared(topic, shared)
+            handler = Handler(wrapping.wrapped(function), is_asynchronous(function), timeout_s, policy)
+            self._handlers.setdefault(topic, {})[tag] = handler
+            self._subscriptions[topic] = shared
             return function
 
         return register
@@ -226,13 +247,35 @@ class Consumer:
         state = "stopped" if self._loop is None else "running"
         return f"Consumer({self._server}, group={self.group!r}, topics={list(self._handlers)}, {state})"
 
-    def _check_free(self, topic: str) -> None:
-        if topic in self._handlers:
-            raise InvalidArgument.of("topic", f"{topic} already has a handler; a consumer has one for each topic")
+    def _check_free(self, topic: str, tag: str | None) -> None:
+        if tag is not None:
+            tag_named("tag", tag)
+        if tag in self._handlers.get(topic, {}):
+            of_tag = "; give each a tag of its own" if tag is None else f" for the tag {tag}"
+            raise InvalidArgument.of("topic", f"{topic} already has a handler{of_tag}")
         if self._loop is not None:
             raise Closed(
                 f"the consumer is already running; add the handler of {topic} before it starts", reason="RUNNING"
             )
+
+    def _check_shared(self, topic: str, shared: tuple[LeaseSubscription, int]) -> None:
+        """Raises: InvalidArgument: an earlier handler of the topic has other options of the subscription."""
+        if self._subscriptions.get(topic, shared) != shared:
+            text = f"{topic} already has a handler with other ones; its handlers share them"
+            raise InvalidArgument.of("tags, sql, concurrency, lease or lite_topics", text)
+
+    def _topic_handlers(self, topic: str) -> TopicHandlers:
+        """The handlers of a topic, with one for messages that have none."""
+        subscription, concurrency = self._subscriptions[topic]
+        found = self._handlers[topic]
+        subscription = replace(subscription, max_attempts=attempts_max(one.policy for one in found.values()))
+        by_tag = {tag: one for tag, one in found.items() if tag is not None}
+
+        async def fail(message: LeasedMessage) -> None:
+            text = f"no handler of {topic} has the tag {message.tags!r}: there are {', '.join(sorted(by_tag))}"
+            raise Reject(text) if self._unhandled == "reject" else LookupError(text)
+
+        return TopicHandlers(subscription, concurrency, by_tag, found.get(None) or Handler(fail, asynchronous=True))
 
     async def _run_with_signals(self) -> None:
         work, count = asyncio.current_task(), 0
@@ -269,11 +312,12 @@ class Consumer:
             await asyncio.gather(asking_group, stopping, return_exceptions=True)
         self._started.set()
         async with asyncio.TaskGroup() as tasks:
-            for topic, handler in self._handlers.items():
+            for topic in self._handlers:
                 log.info("consuming %s as %s", topic, self.group)
+                handlers = self._topic_handlers(topic)
                 # Leases of lite topics are ordered in every group.
-                in_order = ordered or bool(handler.subscription.lite_topics)
-                work = HandlerRunner(handler, connection, self._stats, in_order, self._stopping, self._fail)
+                in_order = ordered or bool(handlers.subscription.lite_topics)
+                work = HandlerRunner(handlers, connection, self._stats, in_order, self._stopping, self._fail)
                 tasks.create_task(work.run(self._drain_s))
 
     def _fail(self, error: BaseException) -> None:

@@ -1,4 +1,4 @@
-"""One handler at work: receives messages, calls the handler, renews leases meanwhile, and settles the outcomes.
+"""The handlers of a topic at work: receives messages, calls handlers, renews leases meanwhile, settles the outcomes.
 
     receive ──▶ waiting ──▶ up to `concurrency` handlers ──▶ settler: ack, nack, release
                    └──────────── open: renewed ────┘
@@ -34,7 +34,7 @@ from duetime.client.consuming.settling import OutcomeSender, Stats
 from duetime.client.errors import Closed, DueTimeError, InvalidArgument, PermissionDenied, Unauthenticated
 from duetime.client.fault_log import FaultLog
 from duetime.client.threads import HandlerThreadPool
-from duetime.v1 import consumer_pb2
+from duetime.v1 import consumer_pb2, message_pb2
 
 LONG_POLL_MS = 15_000
 # Messages are fetched this long ahead, at the handlers' pace, which is measured over at least the same time.
@@ -59,40 +59,51 @@ class Handler:
     """A handler function and its options."""
 
     function: Callable[[LeasedMessage], Any]
-    subscription: LeaseSubscription
-    concurrency: int
     asynchronous: bool
     timeout_s: float | None = None
+    # None: the group's.
+    policy: message_pb2.RetryPolicy | None = None
+
+
+@dataclass(slots=True)
+class TopicHandlers:
+    """The handlers of a topic, and the subscription that they share."""
+
+    subscription: LeaseSubscription
+    concurrency: int
+    # Handlers of one tag each, and the handler of all other messages, which may only fail them.
+    by_tag: dict[str, Handler]
+    rest: Handler
 
 
 class HandlerRunner:
-    """Runs one handler until it is stopped or cancelled."""
+    """Runs the handlers of a topic until it is stopped or cancelled."""
 
     def __init__(
         self,
-        handler: Handler,
+        topic_handlers: TopicHandlers,
         connection: GatewayConnection,
         stats: Stats,
         ordered: bool,
         stopping: asyncio.Event,
         fail: Callable[[BaseException], None],
     ) -> None:
-        self._handler = handler
-        self._lease_s = handler.subscription.lease_s
-        self._topic = handler.subscription.topic
-        self._leases = LeaseCalls(connection, handler.subscription)
+        self._by_tag, self._rest = topic_handlers.by_tag, topic_handlers.rest
+        self._concurrency = topic_handlers.concurrency
+        self._subscription = topic_handlers.subscription
+        self._lease_s = self._subscription.lease_s
+        self._topic = self._subscription.topic
+        self._leases = LeaseCalls(connection, self._subscription)
         self._stats = stats
         self._ordered = ordered
         self._loop = asyncio.get_running_loop()
         # Each handler starts in a copy of this context.
         self._context = copy_context()
-        # Only the handler is awaited.
-        self._is_plain = handler.asynchronous and handler.timeout_s is None
         self._stopping = stopping
         # Ends the consumer with an error.
         self._fail = fail
         self._settler = OutcomeSender(self._leases, stats, self._wake_receiver, fail)
-        self._threads = HandlerThreadPool(handler.concurrency, f"duetime-{self._topic}")
+        self._threads = HandlerThreadPool(self._concurrency, f"duetime-{self._topic}")
         # Leased and not settled.
         self._open: set[LeasedMessage] = set()
         # Messages, or runs of an ordered group, without a started handler.
@@ -176,7 +187,7 @@ class HandlerRunner:
 
     async def _wait_for_room(self) -> int:
         """Waits until messages may be received; returns the number."""
-        concurrency = self._handler.concurrency
+        concurrency = self._concurrency
         while True:
             self._measure()
             room = concurrency + self._ahead - len(self._open)
@@ -203,7 +214,7 @@ class HandlerRunner:
     def _start(self) -> None:
         work: Callable[[Any], Any] = self._handle_run if self._ordered else self._handle
         create_task, handlers, copied = self._loop.create_task, self._handlers, self._context.copy
-        while self._waiting and len(handlers) < self._handler.concurrency and not self._stopping.is_set():
+        while self._waiting and len(handlers) < self._concurrency and not self._stopping.is_set():
             # Started by the end of another handler, it must not inherit that one's context.
             handlers.add(create_task(self._work(work, self._waiting.popleft()), context=copied()))
 
@@ -236,45 +247,47 @@ class HandlerRunner:
 
     async def _handle(self, message: LeasedMessage) -> bool:
         """Calls the handler and settles the message; returns whether it was acknowledged."""
-        handler = self._handler
         if self._stopping.is_set():
             self._give_back((message,), begun=False)
             return False
         if message.lost or message.ends_at_s <= self._loop.time():
             self._drop(message)
             return False
+        handler = self._by_tag.get(message.tags, self._rest) if self._by_tag else self._rest
         current.set(message)
         self._begun_count += 1
         try:
             if tracing.active is None:
-                result = await (handler.function(message) if self._is_plain else self._call(message))
+                # Without threads and a timeout, only the function is awaited.
+                is_plain = handler.asynchronous and handler.timeout_s is None
+                result = await (handler.function(message) if is_plain else self._call(handler, message))
             else:
-                with tracing.active.processing(message, handler.subscription.group):
-                    result = await self._call(message)
+                with tracing.active.processing(message, self._subscription.group):
+                    result = await self._call(handler, message)
             if result is not None:
                 check_returned(result)
         except asyncio.CancelledError as error:
             if self._is_cancelled():
-                self._cancelled(message)
+                self._cancelled(handler, message)
                 raise
-            self._failed(message, error)
+            self._failed(handler, message, error)
         except Exception as error:
             if self._is_cancelled() and not isinstance(decision_of(error), Retry | Reject):
                 # A drain cancelled the handler, and its cleanup raised.
-                self._cancelled(message)
+                self._cancelled(handler, message)
             else:
-                self._failed(message, error)
+                self._failed(handler, message, error)
         except BaseException as error:
             if isinstance(error, GeneratorExit) and not self._loop.is_running():
                 # The handler ignored its cancellation and the loop is closed: sends are impossible.
                 raise
             # SystemExit, for example: the message has failed, and the consumer ends with the error.
-            self._failed(message, error)
+            self._failed(handler, message, error)
             self._fail(error)
         else:
             if self._is_cancelled():
                 # The handler swallowed its cancellation by a drain: its work may be incomplete.
-                self._cancelled(message)
+                self._cancelled(handler, message)
             elif message in self._open:
                 self._open.discard(message)
                 if not message.lost:
@@ -289,33 +302,32 @@ class HandlerRunner:
         ends = self._cancels or (self._running is not None and self._running.cancelling() > 0)
         return ends and task is not None and task.cancelling() > 0
 
-    async def _call(self, message: LeasedMessage) -> object:
-        handler = self._handler
+    async def _call(self, handler: Handler, message: LeasedMessage) -> object:
         if not handler.asynchronous:
-            await self._call_in_thread(message)
+            await self._call_in_thread(handler, message)
             return None
         if handler.timeout_s is None:
             return await handler.function(message)
         text = f"the handler ran for more than {handler.timeout_s:g} s"
         # A handler that ignores its cancellation has failed too, and keeps its place as a thread does.
-        expiry = self._loop.call_later(handler.timeout_s + CANCEL_S, self._failed, message, TimeoutError(text))
+        expiry = self._loop.call_later(handler.timeout_s + CANCEL_S, self._failed, handler, message, TimeoutError(text))
         try:
             return await _call_within(handler.function, message, handler.timeout_s, text)
         finally:
             expiry.cancel()
 
-    async def _call_in_thread(self, message: LeasedMessage) -> None:
+    async def _call_in_thread(self, handler: Handler, message: LeasedMessage) -> None:
         """Returns when the thread is done, even after a timeout: threads cannot be stopped from outside."""
-        future = self._threads.run(copy_context(), self._handler.function, message)
-        done, _ = await asyncio.wait({future}, timeout=self._handler.timeout_s)
+        future = self._threads.run(copy_context(), handler.function, message)
+        done, _ = await asyncio.wait({future}, timeout=handler.timeout_s)
         if not done:
-            self._failed(message, TimeoutError(f"the handler has run for more than {self._handler.timeout_s:g} s"))
+            self._failed(handler, message, TimeoutError(f"the handler has run for more than {handler.timeout_s:g} s"))
             await asyncio.wait({future})
             future.exception()
             return
         await future
 
-    def _failed(self, message: LeasedMessage, error: BaseException) -> None:
+    def _failed(self, handler: Handler, message: LeasedMessage, error: BaseException) -> None:
         if message not in self._open:
             return
         self._open.discard(message)
@@ -328,13 +340,13 @@ class HandlerRunner:
         else:
             log_about(logging.WARNING, message, "attempt %d failed: %s", message.attempt, what, error=error)
         if not message.lost:
-            self._settler.nack(message, error)
+            self._settler.nack(message, error, handler.policy)
 
-    def _cancelled(self, message: LeasedMessage) -> None:
+    def _cancelled(self, handler: Handler, message: LeasedMessage) -> None:
         """Settles a handler that was cancelled because the consumer ends."""
         if message not in self._open:
             return
-        if self._handler.asynchronous:
+        if handler.asynchronous:
             self._give_back((message,), begun=True)
         else:
             # The thread runs as long as the process lives: no other consumer should start before the lease ends.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
+from duetime_format.admission import is_tag, is_word
 from duetime_format.limits import (
     INVISIBLE_MS_MAX,
     INVISIBLE_MS_MIN,
@@ -54,7 +55,8 @@ class LeaseSubscription:
     tags: str = ""
     sql: str = ""
     lease_s: float = 60.0
-    policy: message_pb2.RetryPolicy | None = None
+    # Deliveries before an expired lease makes a dead letter; 0: the group's.
+    max_attempts: int = 0
     lite_topics: tuple[str, ...] = ()
 
     def request(self, count: int, wait_ms: int) -> consumer_pb2.ReceiveRequest:
@@ -68,7 +70,7 @@ class LeaseSubscription:
             tags=self.tags,
             sql=self.sql,
             encoding=consumer_pb2.RECEIVE_ENCODING_RECORDS,
-            max_attempts=self.policy.max_attempts if self.policy is not None else 0,
+            max_attempts=self.max_attempts,
             lite_topics=self.lite_topics,
             member=f"{socket.gethostname()}-{os.getpid()}"[:255],
         )
@@ -185,9 +187,11 @@ class LeaseCalls:
         moved((one for one, status in zip(messages, statuses, strict=True) if status == OK), asked_at_s + length_s)
         return statuses
 
-    async def nack(self, nacks: Sequence[consumer_pb2.Nack]) -> Sequence[consumer_pb2.NackResult]:
-        """A result for each."""
-        request = consumer_pb2.NackRequest(group=self.subscription.group, nacks=nacks, policy=self.subscription.policy)
+    async def nack(
+        self, nacks: Sequence[consumer_pb2.Nack], policy: message_pb2.RetryPolicy | None
+    ) -> Sequence[consumer_pb2.NackResult]:
+        """A result for each. `policy`: None: the group's."""
+        request = consumer_pb2.NackRequest(group=self.subscription.group, nacks=nacks, policy=policy)
         answer: consumer_pb2.NackResponse = await self._connection.call("Nack", request, CALL_TIMEOUT_S)
         if len(answer.results) != len(nacks):
             raise Damaged(
@@ -236,3 +240,10 @@ def named(field: str, name: str) -> str:
     if not name:
         raise InvalidArgument.of(field, "is empty")
     return name
+
+
+def tag_named(field: str, tag: str) -> str:
+    """One tag. Raises: InvalidArgument."""
+    if not (isinstance(tag, str) and is_word(tag) and is_tag(tag)):
+        raise InvalidArgument.of(field, f"{tag!r} is not one tag")
+    return tag

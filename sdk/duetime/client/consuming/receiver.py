@@ -16,7 +16,7 @@ from duetime.client.consuming.leases import LeaseCalls, LeaseSubscription, lease
 from duetime.client.errors import InvalidArgument, from_fault
 from duetime.client.lengths import Length, milliseconds, seconds
 from duetime.client.message import moment
-from duetime.client.retry_policy import Backoff, handler_policy
+from duetime.client.retry_policy import Backoff, attempts_max, handler_policy
 from duetime.client.tokens import TokenSource
 from duetime.client.trust import Tls
 from duetime.v1 import consumer_pb2
@@ -68,10 +68,10 @@ class AsyncReceiver(ClosableClient):
         tls: Tls | None = None,
     ) -> None:
         self._connection = GatewayConnection(server, token, tls)
-        policy = handler_policy(backoff, max_attempts)
+        self._policy = handler_policy(backoff, max_attempts)
         subscription = LeaseSubscription(
             *(named("group", group), named("topic", topic), tags or "", sql or ""),
-            *(lease_s(lease), policy, lites(lite_topics)),
+            *(lease_s(lease), attempts_max([self._policy]), lites(lite_topics)),
         )
         self._leases = LeaseCalls(self._connection, subscription)
         self._timeout = seconds(timeout, "timeout")
@@ -130,7 +130,7 @@ class AsyncReceiver(ClosableClient):
             wire.delay_ms = round((Retry(after).after_s or 0) * 1000)
 
         async def call() -> consumer_pb2.NackResult:
-            (result,) = await self._leases.nack([wire])
+            (result,) = await self._leases.nack([wire], self._policy)
             if result.HasField("fault"):
                 raise from_fault(result.fault, message.id)
             return result

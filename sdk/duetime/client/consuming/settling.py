@@ -24,7 +24,7 @@ from duetime.client.consuming.logs import log, log_about
 from duetime.client.errors import Closed, DueTimeError, InvalidArgument, Unavailable
 from duetime.client.fault_log import FaultLog
 from duetime.client.message import moment
-from duetime.v1 import consumer_pb2
+from duetime.v1 import consumer_pb2, message_pb2
 
 _OK = consumer_pb2.RECEIPT_STATUS_OK
 # Messages named in one log line.
@@ -55,6 +55,8 @@ class Stats:
 class _Failure:
     message: LeasedMessage
     wire: consumer_pb2.Nack
+    # The handler's; None: the group's.
+    policy: message_pb2.RetryPolicy | None
 
 
 class OutcomeSender:
@@ -68,7 +70,7 @@ class OutcomeSender:
         # `progress` is called when fewer outcomes are unsent; `fail` with an internal error.
         self._progress = progress
         self._fail = fail
-        self._outboxes: dict[tuple[str, bytes], _Outbox] = {}
+        self._outboxes: dict[tuple[str, bytes, int], _Outbox] = {}
         # The lease of the last ack, and the outbox for acks of its shard.
         self._acked_lease: bytes | None = None
         self._acks: _Outbox
@@ -91,8 +93,9 @@ class OutcomeSender:
             self._acked_lease, self._acks = lease, self._outbox("ack", message)
         self._acks.add(message)
 
-    def nack(self, message: LeasedMessage, error: BaseException) -> None:
-        self._outbox("nack", message).add(_Failure(message, nack(message.receipt, error)))
+    def nack(self, message: LeasedMessage, error: BaseException, policy: message_pb2.RetryPolicy | None = None) -> None:
+        # A call has one policy; a handler's lives as long as the handler, so its identity names it.
+        self._outbox("nack", message, id(policy)).add(_Failure(message, nack(message.receipt, error), policy))
 
     def give_back(self, message: LeasedMessage, *, begun: bool) -> None:
         """Releases the message for immediate redelivery, as the same attempt if no handler had started."""
@@ -111,8 +114,8 @@ class OutcomeSender:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
 
-    def _outbox(self, kind: str, message: LeasedMessage) -> "_Outbox":
-        key = kind, shard_of(message)
+    def _outbox(self, kind: str, message: LeasedMessage, policy: int = 0) -> "_Outbox":
+        key = kind, shard_of(message), policy
         outbox = self._outboxes.get(key)
         if outbox is None:
             call, count_max = self._calls[kind]
@@ -135,7 +138,7 @@ class OutcomeSender:
 
     async def _nack(self, failures: list[_Failure], again: bool) -> list[_Failure]:
         began_ns = time_ns()
-        results = await self._leases.nack([failure.wire for failure in failures])
+        results = await self._leases.nack([failure.wire for failure in failures], failures[0].policy)
         if tracing.active is not None:
             outcomes = [result.fault.message if result.HasField("fault") else "" for result in results]
             tracing.active.settled("nack", [failure.message for failure in failures], began_ns, outcomes)
