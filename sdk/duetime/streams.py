@@ -9,13 +9,15 @@ calls would; callers decide whether to retry.
 import asyncio
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
 
 from duetime.v1 import consumer_pb2, leases_pb2, message_pb2
 
+# Of a write, if the stream has ended; `_follow` reports the reason to all callers.
+ENDED = (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError)
 # Starts a task that outlives the question.
 Start = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
@@ -100,13 +102,12 @@ class StreamClient(ABC, Generic[S]):
         return self._stream
 
     def _ask(self, stream: OpenStream) -> "tuple[int, asyncio.Future[Any]]":
-        """The number of a new question, and its future answer. The caller adds the question in the same turn."""
+        """The number of a new question, and its future answer."""
         number = next(self._numbers)
         future = stream.waiting[number] = asyncio.get_running_loop().create_future()
-        stream.changed.set()
         return number, future
 
-    async def _answer(self, future: "asyncio.Future[Any]", timeout_s: float) -> Any:
+    async def _answer(self, future: Awaitable[Any], timeout_s: float) -> Any:
         try:
             async with asyncio.timeout(timeout_s):
                 return await future
@@ -130,8 +131,7 @@ class StreamClient(ABC, Generic[S]):
                 if stream.is_closed and not stream.changed.is_set():
                     await stream.call.done_writing()
                     return
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
-            # The stream has ended; `_follow` reports the reason to all callers.
+        except ENDED:
             return
 
     async def _follow(self, stream: S) -> None:
@@ -197,6 +197,7 @@ class LeaseStreamClient(StreamClient[OpenLeaseStream]):
         stream = self._subscribed(subscription)
         number, future = self._ask(stream)
         stream.request.takes.add(number=number, max_count=max_count, max_bytes=max_bytes, wait_ms=wait_ms)
+        stream.changed.set()
         try:
             answer: leases_pb2.Taken = await self._answer(future, timeout_s)
         except BaseException:
@@ -216,6 +217,7 @@ class LeaseStreamClient(StreamClient[OpenLeaseStream]):
         stream = self._subscribed(subscription)
         number, future = self._ask(stream)
         stream.request.acks.add(number=number, leases=messages)
+        stream.changed.set()
         try:
             answer: leases_pb2.Acked = await self._answer(future, timeout_s)
         finally:

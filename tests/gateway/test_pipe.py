@@ -130,6 +130,17 @@ async def test_each_request_gets_its_own_answer_in_any_order(peer: Peer) -> None
     assert peer.streams == 1
 
 
+async def test_requests_arrive_in_order_though_the_first_is_written_by_its_caller(peer: Peer) -> None:
+    for _ in range(2):
+        asked = [peer.ask(bytes([number])) for number in range(40)]
+        arrived = [await peer.take() for _ in asked]
+        assert [request.records[0] for request in arrived] == list(range(40))
+        for request in arrived:
+            peer.answer(request)
+        await asyncio.gather(*asked)
+    assert peer.streams == 1
+
+
 async def test_a_request_without_an_answer_in_time_fails_alone(peer: Peer) -> None:
     late, other = peer.ask(b"a", 50), peer.ask(b"bb")
     requests = [await peer.take() for _ in range(2)]

@@ -101,6 +101,7 @@ class Stream(StreamClient[_OpenSendStream]):
                     number, future = self._ask(stream)
                     stream.used_at_s = asyncio.get_running_loop().time()
                     stream.unwritten.append(_QueuedRequest(number, payload, pack_count))
+                    stream.changed.set()
                     answer = await future
                 finally:
                     self._room.release(1, size)

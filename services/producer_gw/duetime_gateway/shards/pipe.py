@@ -1,11 +1,13 @@
 """Puts in one stream to a store: each has its own answer and deadline."""
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import grpc
-from duetime.streams import OpenStream, Start, StreamClient
+from duetime.streams import ENDED, OpenStream, Start, StreamClient
 from duetime.v1 import message_pb2, store_pb2
 from duetime_core.errors import DueTimeError
 from duetime_core.rpc.calls import refused, unreadable
@@ -46,6 +48,8 @@ class _OpenPuts(OpenStream):
         self.unwritten: deque[store_pb2.PutRequest] = deque()
         # The number of the request being written.
         self.writing = 0
+        # Its own caller writes it.
+        self.is_direct = False
 
 
 class Pipe(StreamClient[_OpenPuts]):
@@ -64,9 +68,9 @@ class Pipe(StreamClient[_OpenPuts]):
         """
         stream = self._opened()
         request.number, future = self._ask(stream)
-        stream.unwritten.append(request)
         try:
-            answer: store_pb2.PutResponse = await self._answer(future, timeout_ms / 1000.0)
+            asked = self._written(stream, request, future)
+            answer: store_pb2.PutResponse = await self._answer(asked, timeout_ms / 1000.0)
         finally:
             if stream.waiting.pop(request.number, None) is not None and stream.writing == request.number:
                 # gRPC cannot take back half a request. The next put opens another stream at once.
@@ -77,7 +81,25 @@ class Pipe(StreamClient[_OpenPuts]):
             raise refused(answer.fault)
         return answer
 
+    async def _written(
+        self, stream: _OpenPuts, request: store_pb2.PutRequest, future: "asyncio.Future[store_pb2.PutResponse]"
+    ) -> store_pb2.PutResponse:
+        """The answer. A lone request is written at once: another task would cost a turn of the loop."""
+        if stream.writing or stream.unwritten:
+            stream.unwritten.append(request)
+            stream.changed.set()
+            return await future
+        stream.writing, stream.is_direct = request.number, True
+        with suppress(*ENDED):
+            await stream.call.write(request)
+        stream.writing, stream.is_direct = 0, False
+        if stream.unwritten:
+            stream.changed.set()
+        return await future
+
     def _next(self, stream: _OpenPuts) -> store_pb2.PutRequest | None:
+        if stream.is_direct:
+            return None
         while stream.unwritten:
             request = stream.unwritten.popleft()
             if request.number in stream.waiting:
