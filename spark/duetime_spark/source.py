@@ -49,7 +49,7 @@ _OPTIONS = frozenset(
 )
 
 
-class Task(Protocol):
+class ReadTask(Protocol):
     """The input of one Spark task. It can be pickled."""
 
     def batches(self) -> Iterator[pa.RecordBatch]: ...
@@ -58,7 +58,7 @@ class Task(Protocol):
 class Partition(InputPartition):
     """A task as Spark distributes it."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: ReadTask) -> None:
         super().__init__(None)
         self.task = task
 
@@ -173,7 +173,7 @@ class DueTimeReader(DataSourceReader):
         empty = snapshot_tables.RowsTask(pa.RecordBatch.from_pylist([], self._schema))
         return [Partition(task) for task in self._plan() or [empty]]
 
-    def _plan(self) -> Sequence[Task]:
+    def _plan(self) -> Sequence[ReadTask]:
         if self._table == "queue_entries":
             return queue_entries.plan(self._shards, self._schema, self._row_filter, self._rows)
         if self._table == "pending":

@@ -11,7 +11,7 @@ from duetime_format.names import SCHEDULE_TOPIC
 from duetime_shard.disk import LocalFiles
 from duetime_spark.shards.snapshot import ShardImage, take_snapshot
 from duetime_spark.shards.units import first_at, read_units
-from duetime_spark.source import Task
+from duetime_spark.source import ReadTask
 from duetime_spark.tables import messages, pending, queue_entries, schemas
 from duetime_spark.tables.filters import RowFilter
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, In, IsNotNull, LessThan, Not
@@ -30,7 +30,7 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> ShardImage:
     return ShardImage(files, take_snapshot(files, DelayLevels.parse(DEFAULT_DELAY_LEVELS)))
 
 
-def read(tasks: Sequence[Task]) -> list[dict[str, object]]:
+def read(tasks: Sequence[ReadTask]) -> list[dict[str, object]]:
     return [row for task in tasks for batch in task.batches() for row in batch.to_pylist()]
 
 
