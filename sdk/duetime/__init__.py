@@ -78,6 +78,9 @@ if TYPE_CHECKING:
     from duetime.client.sending.transacting import Ended, Prepared
     from duetime.client.sending.transaction import AsyncTransaction
     from duetime.client.sync.clients import Admin, DeadLetters, Finder, Producer, Puller, Receiver, Transaction
+    from duetime.client.tasks.app import App
+    from duetime.client.tasks.context import Context, Depends, current
+    from duetime.client.tasks.task import Task
     from duetime.client.tokens import Token
     from duetime.client.transaction import Decision
     from duetime.client.trust import Tls
@@ -85,6 +88,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Producer",
     "Consumer",
+    "App",
+    "Task",
+    "Context",
+    "Depends",
+    "current",
     "Receiver",
     "Puller",
     "Finder",
@@ -227,6 +235,11 @@ _MODULE_BY_NAME = {
     "Puller": "sync.clients",
     "Finder": "sync.clients",
     "Receiver": "sync.clients",
+    "App": "tasks.app",
+    "Context": "tasks.context",
+    "Depends": "tasks.context",
+    "current": "tasks.context",
+    "Task": "tasks.task",
     "Trace": "finding.trace",
     "TraceEvent": "finding.trace",
     "Token": "tokens",

@@ -10,7 +10,8 @@ import pytest
 
 from tests.core.test_pytest_plugin import run_pytest
 
-GUIDES = sorted((Path(__file__).resolve().parents[2] / "docs" / "howto").glob("*.md"))
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+GUIDES = [DOCS / "tasks.md", *sorted((DOCS / "howto").glob("*.md"))]
 _MARK = "<!-- file: "
 _FILE = re.compile(r"^<!-- file: (?P<name>[\w/]+\.py) -->\n```python\n(?P<code>.*?)^```$", re.M | re.S)
 
@@ -21,12 +22,12 @@ def program(page: Path) -> dict[str, str]:
 
 
 # The other programs are proofs.
-GATE = {"fastapi", "testing"}
+GATE = {"fastapi", "tasks", "testing"}
 PAGES = [page for page in GUIDES if _MARK in page.read_text()]
 
 
 def test_every_marked_block_is_a_file() -> None:
-    assert {"celery", "django", "fastapi", "testing"} <= {page.stem for page in PAGES}
+    assert {"celery", "django", "fastapi", "tasks", "testing"} <= {page.stem for page in PAGES}
     for page in PAGES:
         assert len(program(page)) == page.read_text().count(_MARK), page.name
 

@@ -19,13 +19,7 @@ def check_callable(function: Any, field: str, *calls: Sequence[str]) -> int:
     Raises:
         InvalidArgument: it accepts none, or a call of it would do nothing; `field` names the argument in errors.
     """
-    name = getattr(function, "__qualname__", None) or repr(function)
-    if isinstance(function, type) or not callable(function):
-        what = "a class" if isinstance(function, type) else type(function).__name__
-        raise InvalidArgument.of(field, f"{name} is {what}, not a function")
-    for kind in (inspect.isgeneratorfunction, inspect.isasyncgenfunction):
-        if kind(function) or kind(type(function).__call__):
-            raise InvalidArgument.of(field, f"{name} is a generator, which would never run: remove its `yield`")
+    name = check_function(function, field)
     try:
         signature = inspect.signature(function)
     except ValueError:
@@ -41,6 +35,22 @@ def check_callable(function: Any, field: str, *calls: Sequence[str]) -> int:
             return number
     wanted = " or ".join(f"({', '.join(names)})" for names in calls)
     raise InvalidArgument.of(field, f"{name}{signature} can't be called with {wanted}: {reason}")
+
+
+def check_function(function: Any, field: str) -> str:
+    """Returns the name of a function for errors.
+
+    Raises:
+        InvalidArgument: it is no function, or a call of it would do nothing.
+    """
+    name = getattr(function, "__qualname__", None) or repr(function)
+    if isinstance(function, type) or not callable(function):
+        what = "a class" if isinstance(function, type) else type(function).__name__
+        raise InvalidArgument.of(field, f"{name} is {what}, not a function")
+    for kind in (inspect.isgeneratorfunction, inspect.isasyncgenfunction):
+        if kind(function) or kind(type(function).__call__):
+            raise InvalidArgument.of(field, f"{name} is a generator, which would never run: remove its `yield`")
+    return str(name)
 
 
 def check_returned(result: object) -> object:

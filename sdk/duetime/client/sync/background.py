@@ -37,10 +37,7 @@ class Background:
             Closed: the interpreter is shutting down.
             Forked: this process can't have connections.
         """
-        if self._exiting or connections.lost:
-            work.close()
-            connections.check()
-            raise Closed("closed: interpreter shutdown", reason="CLOSED")
+        self._check(work)
         call = _BackgroundCall(work)
         try:
             self._started().call_soon_threadsafe(call.start)
@@ -55,11 +52,22 @@ class Background:
                 raise
             raise Closed("closed: interpreter shutdown", reason="CLOSED") from None
 
+    async def run_async(self, work: Coroutine[Any, Any, T]) -> T:
+        """As `run`, for a caller in another event loop, which runs meanwhile."""
+        self._check(work)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._started()))
+
     def call(self, function: Callable[[], None]) -> None:
         """Schedules a function in the loop's thread. Raises: Closed: the interpreter is shutting down."""
         if self._exiting:
             raise Closed("closed: interpreter shutdown", reason="CLOSED")
         self._started().call_soon_threadsafe(function)
+
+    def _check(self, work: Coroutine[Any, Any, Any]) -> None:
+        if self._exiting or connections.lost:
+            work.close()
+            connections.check()
+            raise Closed("closed: interpreter shutdown", reason="CLOSED")
 
     def exit(self) -> None:
         """Ends all running work, so that none is interrupted when the interpreter tears down the loop."""

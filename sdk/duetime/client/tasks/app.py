@@ -1,0 +1,216 @@
+"""An app: tasks by name, their messages, and the consumer that runs them."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar, cast, overload
+
+from duetime.client.callables import check_function
+from duetime.client.consuming.consumer import Consumer, Unhandled
+from duetime.client.consuming.leased import LeasedMessage
+from duetime.client.consuming.leases import named, tag_named
+from duetime.client.consuming.wrapping import HandlerCallOptions, Middleware, checked
+from duetime.client.errors import InvalidArgument
+from duetime.client.lengths import Length, seconds
+from duetime.client.retry_policy import Backoff, handler_policy
+from duetime.client.sync.clients import Producer
+from duetime.client.tasks.context import Provider
+from duetime.client.tasks.eager import EagerClock, EagerMessage, EagerQueue
+from duetime.client.tasks.sender import MessageWriter, TaskSender
+from duetime.client.tasks.task import Task, TaskOptions
+from duetime.client.tokens import TokenSource
+from duetime.client.trust import Tls
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class App:
+    """Functions as tasks: a call is a message, and `duetime work MODULE:APP` runs it.
+
+        app = App("shop")
+
+        @app.task(retry="exponential:1s..10m", max_attempts=8)
+        def send_mail(order_id: int, kind: str) -> None: ...
+
+        send_mail.later("30m", 42, kind="late")
+
+    Arguments:
+        name: the consumer group of its workers, and the topic of tasks without one.
+        server, token, tls: as for `Producer` and `Consumer`.
+        middleware: called around every task; the first one is outermost.
+        unhandled: for a message of its topics that names no task: "retry": it fails, so that a worker of another
+            version may run it; "reject": a dead letter at once.
+        outbox: a `duetime.outbox.Outbox`, for `Task.send_in`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        server: str | None = None,
+        *,
+        middleware: Sequence[Middleware] = (),
+        unhandled: Unhandled = "retry",
+        outbox: MessageWriter | None = None,
+        token: TokenSource | None = None,
+        tls: Tls | None = None,
+    ) -> None:
+        self.name = named("name", name)
+        self.tasks: dict[str, Task[..., Any]] = {}
+        self.overrides: dict[Provider, Provider] = {}
+        """Providers to use in place of others, for tests: `app.overrides[open_mailer] = FakeMailer`."""
+        self._server, self._token, self._tls = server, token, tls
+        self._middleware = checked(middleware)
+        self._unhandled = unhandled
+        self._sender = TaskSender(partial(Producer, server, token=token, tls=tls), outbox)
+
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+    @overload
+    def task(
+        self,
+        *,
+        topic: str | None = None,
+        name: str | None = None,
+        retry: Backoff | None = None,
+        max_attempts: int | None = None,
+        timeout: Length | None = None,
+    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+
+    def task(
+        self,
+        function: Callable[..., Any] | None = None,
+        *,
+        topic: str | None = None,
+        name: str | None = None,
+        retry: Backoff | None = None,
+        max_attempts: int | None = None,
+        timeout: Length | None = None,
+    ) -> Any:
+        """Makes a function a task. Workers run coroutine functions on their event loop, others in threads.
+
+        Arguments:
+            topic: the topic of its messages; None: the app's name.
+            name: the tag of its messages, unique in the app; None: the function's name.
+            retry, max_attempts: times and number of the runs of a failed call, as `backoff` and `max_attempts` of
+                `Consumer.handler`; None: the group's.
+            timeout: a call that runs longer has failed, and a coroutine is cancelled. None: no limit.
+
+        Raises:
+            InvalidArgument: an argument breaks its rule, the name is taken, or the function can't be a task: it has
+                `*args`, or a type that JSON can't hold.
+        """
+
+        def register(function: Callable[P, R]) -> Task[P, R]:
+            check_function(function, "task")
+            own = tag_named("name", getattr(function, "__name__", "") if name is None else name)
+            timeout_s = None if timeout is None else seconds(timeout, "timeout")
+            options = TaskOptions(own, topic or self.name, retry, max_attempts, timeout_s)
+            handler_policy(retry, max_attempts)
+            if own in self.tasks:
+                raise InvalidArgument.of("name", f"{own} is a task already; give one of them another name")
+            task = Task(function, options, self._sender, self.overrides)
+            self.tasks[own] = task
+            return task
+
+        return register if function is None else register(function)
+
+    @property
+    def producer(self) -> Producer:
+        """The producer of all sends, made at the first use: for `send_many`, transactions and `reschedule`."""
+        return self._sender.producer
+
+    def consumer(
+        self,
+        *,
+        topics: Iterable[str] | None = None,
+        concurrency: int = 32,
+        drain: Length = "30s",
+        time_limit: Length | None = None,
+        middleware: Sequence[Middleware] = (),
+        kind: type[Consumer] = Consumer,
+    ) -> Consumer:
+        """A consumer of all tasks, or of those of some topics: for tests, and for workers of your own.
+
+        Arguments:
+            concurrency: maximum tasks of each topic run at once.
+            drain: as for `Consumer`.
+            time_limit: the timeout of tasks without a shorter one.
+            middleware: called around the app's own.
+            kind: a subclass of Consumer.
+
+        Raises:
+            InvalidArgument: there is no task, or none of a given topic.
+        """
+        of = {task.topic for task in self.tasks.values()}
+        wanted = of if topics is None else set(topics)
+        if not wanted or wanted - of:
+            missing = f"no task of the topic {', '.join(sorted(wanted - of))}" if wanted else "no task"
+            raise InvalidArgument.of("topics", f"{self.name} has {missing}")
+        found = kind(
+            self._server,
+            group=self.name,
+            drain=drain,
+            middleware=[*middleware, *self._middleware],
+            unhandled=self._unhandled,
+            token=self._token,
+            tls=self._tls,
+        )
+        limit_s = None if time_limit is None else seconds(time_limit, "time_limit")
+        for task in self.tasks.values():
+            if task.topic in wanted:
+                options = task.options
+                timeout_s = min((one for one in (options.timeout_s, limit_s) if one is not None), default=None)
+                found.handler(
+                    task.topic,
+                    tag=task.name,
+                    concurrency=concurrency,
+                    max_attempts=options.max_attempts,
+                    backoff=options.retry,
+                    timeout=None if timeout_s is None else timedelta(seconds=timeout_s),
+                )(task.handler())
+        return found
+
+    def run(self) -> None:
+        """Runs tasks in this process until SIGTERM or SIGINT: `Consumer.run`. `duetime work` runs several processes."""
+        self.consumer().run()
+
+    @contextmanager
+    def eager(self, clock: EagerClock | None = None) -> Iterator[EagerQueue]:
+        """A with block for tests: sends run the tasks here, when they are due by a clock that `advance` moves. No
+        server is needed.
+
+            with app.eager() as eager:
+                remind.later("2h", 42)
+                eager.advance("2h")
+
+        Arguments:
+            clock: the test kit's `FakeClock`, for instance; None: one that starts at the real time.
+        """
+        before, self._sender.eager = self._sender.eager, EagerQueue(self._call_eagerly, clock)
+        try:
+            yield self._sender.eager
+        finally:
+            self._sender.eager = before
+
+    def close(self) -> None:
+        """Disconnects the producer; the next send connects again."""
+        self._sender.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"App({self.name!r}, tasks={list(self.tasks)})"
+
+    def _call_eagerly(self, message: EagerMessage) -> Any:
+        wrapping = HandlerCallOptions(self._middleware)
+        return wrapping.wrapped(self.tasks[message.tags].handler())(cast("LeasedMessage", message))

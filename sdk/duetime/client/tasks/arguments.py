@@ -1,0 +1,133 @@
+"""The arguments of a task: bound to its signature, as JSON in a message, and back.
+
+The body is an object with a value for each argument by its name, so that any language can send it:
+
+    send_mail.send(42, kind="late")         {"order_id":42,"kind":"late"}
+
+Values are checked against the annotations by the rules of bodies (`decoding.py`), before a send and before a run.
+Pydantic, if it is installed, takes the types that those rules do not know.
+"""
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, get_type_hints
+
+from duetime.client.bodies import decoder
+from duetime.client.callables import is_asynchronous
+from duetime.client.decoding import Convert, TypeMismatch, decoder_for
+from duetime.client.errors import InvalidArgument
+from duetime.client.plain import adapter, faults_of
+from duetime.client.tasks.context import Context, Dependency, current, needs_loop
+
+_object = decoder(dict)
+
+
+class TaskSignature:
+    """The parameters of a function: those that messages have, and those that are injected.
+
+    Raises:
+        InvalidArgument: a parameter has no name of its own, JSON can't hold its type, or its dependency needs an event
+            loop and the function has none.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._name = function.__qualname__
+        signature, hints = inspect.signature(function), self._hints(function)
+        self.injected: dict[str, Dependency] = {}
+        self._converts: dict[str, Convert] = {}
+        self._dumps: dict[str, Callable[[Any], Any]] = {}
+        self._needed: set[str] = set()
+        for name, parameter in signature.parameters.items():
+            if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+                raise self._rejected(f"{parameter} has no name in a message: name each argument")
+            if isinstance(parameter.default, Dependency):
+                self._check_provider(function, parameter.default)
+                self.injected[name] = parameter.default
+            elif hints.get(name) is Context:
+                self.injected[name] = Dependency(current)
+            else:
+                self._add(name, hints.get(name, Any), is_needed=parameter.default is parameter.empty)
+        sent = [one for name, one in signature.parameters.items() if name in self._converts]
+        self._sent = signature.replace(parameters=sent, return_annotation=signature.empty)
+        self._text = f"{self._name.rpartition('.')[2]}{self._sent}"
+
+    def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments by name, without those that are injected. Raises: TypeError: the function does not take
+        them."""
+        try:
+            return self._sent.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise TypeError(f"{self._text}: {error}") from None
+
+    def encoded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The body of a message.
+
+        Raises:
+            TypeError: the function does not take these arguments.
+        """
+        named = self.bound(args, kwargs)
+        return {name: self._dumps[name](value) if name in self._dumps else value for name, value in named.items()}
+
+    def check(self, body: bytes) -> None:
+        """Raises: InvalidArgument: a value does not fit its annotation."""
+        try:
+            self._converted(json.loads(body))
+        except TypeMismatch as error:
+            raise InvalidArgument.of("arguments", f"{error}: {self._text}") from None
+
+    def decoded(self, body: bytes, content_type: str) -> dict[str, Any]:
+        """The arguments in a message, by name.
+
+        Raises:
+            BadBody: the body is not an object.
+            TypeMismatch: the function does not take these arguments.
+        """
+        try:
+            return self._converted(_object(body, content_type))
+        except TypeMismatch as error:
+            raise TypeMismatch(f"{self._text} does not take these arguments: {error}") from None
+
+    def _converted(self, named: dict[str, Any]) -> dict[str, Any]:
+        if missing := [name for name in self._converts if name in self._needed and name not in named]:
+            raise TypeMismatch(f"{', '.join(missing)} is missing")
+        if unknown := [name for name in named if name not in self._converts]:
+            raise TypeMismatch(f"{', '.join(unknown)} is unknown")
+        return {name: self._converts[name](value, name) for name, value in named.items()}
+
+    def _add(self, name: str, kind: Any, *, is_needed: bool) -> None:
+        if is_needed:
+            self._needed.add(name)
+        try:
+            self._converts[name] = decoder_for(kind)
+        except InvalidArgument as error:
+            text = f"{name}: {error.violations[0].description}"
+            try:
+                self._converts[name] = partial(_validated, adapter(kind))
+                self._dumps[name] = partial(adapter(kind).dump_python, mode="json")
+            except ImportError:
+                raise self._rejected(f"{text}, without duetime[pydantic]") from None
+            except Exception as unknown:
+                raise self._rejected(f"{text}: {str(unknown).partition(chr(10))[0]}") from unknown
+
+    def _check_provider(self, function: Callable[..., Any], dependency: Dependency) -> None:
+        if needs_loop(dependency.provider) and not is_asynchronous(function):
+            provider = getattr(dependency.provider, "__qualname__", repr(dependency.provider))
+            raise self._rejected(f"{provider} is asynchronous: make the task an `async def`")
+
+    def _hints(self, function: Callable[..., Any]) -> dict[str, Any]:
+        try:
+            return get_type_hints(function, include_extras=True)
+        except NameError as error:
+            raise self._rejected(f"an annotation is unknown: {error}") from None
+
+    def _rejected(self, text: str) -> InvalidArgument:
+        return InvalidArgument.of("task", f"{self._name}: {text}")
+
+
+def _validated(types: Any, value: Any, place: str) -> Any:
+    try:
+        return types.validate_json(json.dumps(value))
+    except ValueError as error:
+        raise TypeMismatch(f"{place}: {faults_of(error)}") from None

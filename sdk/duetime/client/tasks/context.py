@@ -1,0 +1,139 @@
+"""The delivery of a running task, and values that are injected into its call."""
+
+import inspect
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any, TypeVar, overload
+
+from duetime.client.callables import is_asynchronous
+from duetime.client.consuming.leased import LeasedMessage
+from duetime.client.message import moment
+
+T = TypeVar("T")
+Provider = Callable[[], Any]
+Overrides = Mapping[Provider, Provider]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The delivery that a task runs for: `current()`, or a parameter with this annotation."""
+
+    task: str
+    topic: str
+    message_id: str
+    attempt: int = 1
+    """The number of this delivery, from 1."""
+    due_at: datetime | None = None
+    """The due time of this delivery, by the server's clock; None: it was sent without a delay."""
+    deadline: datetime | None = None
+    """The end of the task's timeout, by this machine's clock; None: it has no timeout."""
+
+
+class TaskRun:
+    """One run of a task for a message. Its context is made when it is read: most runs do not need it."""
+
+    def __init__(self, task: str, message: LeasedMessage, timeout_s: float | None) -> None:
+        self._task, self._message, self._timeout_s = task, message, timeout_s
+        self._began_ns = time.time_ns()
+
+    @cached_property
+    def context(self) -> Context:
+        message, deadline = self._message, None
+        if self._timeout_s is not None:
+            deadline = moment(self._began_ns // 1_000_000) + timedelta(seconds=self._timeout_s)
+        return Context(self._task, message.topic, message.id, message.attempt, message.due_at, deadline)
+
+
+_running: ContextVar[TaskRun] = ContextVar("duetime_task")
+
+
+def current() -> Context:
+    """The context of the running task, also in threads and asyncio tasks that it starts with its context.
+
+    Raises:
+        LookupError: no task runs.
+    """
+    try:
+        return _running.get().context
+    except LookupError:
+        raise LookupError("no task runs here") from None
+
+
+@contextmanager
+def running(run: TaskRun | None) -> Iterator[None]:
+    """Makes its context the current one; None: changes nothing."""
+    token = None if run is None else _running.set(run)
+    try:
+        yield
+    finally:
+        if token is not None:
+            _running.reset(token)
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """The default of a parameter that gets its value from a provider."""
+
+    provider: Provider
+
+
+@overload
+def Depends(provider: Callable[[], AsyncIterator[T]]) -> T: ...
+
+
+@overload
+def Depends(provider: Callable[[], Iterator[T]]) -> T: ...
+
+
+@overload
+def Depends(provider: Callable[[], Awaitable[T]]) -> T: ...
+
+
+@overload
+def Depends(provider: Callable[[], T]) -> T: ...
+
+
+def Depends(provider: Provider) -> Any:  # noqa: N802  the field's name for it
+    """The default of a task's parameter: each run gets its value from a function without arguments, and it is no part
+    of the message. A generator yields the value, and continues after the run.
+
+    Coroutine functions and asynchronous generators are for tasks that are coroutine functions.
+    """
+    return Dependency(provider)
+
+
+def needs_loop(provider: Provider) -> bool:
+    """Whether the value of a provider is awaited."""
+    return is_asynchronous(provider) or inspect.isasyncgenfunction(provider)
+
+
+def provided(dependencies: Mapping[str, Dependency], overrides: Overrides, stack: ExitStack) -> dict[str, Any]:
+    """The value of each dependency; `stack` ends their generators."""
+    return {name: _value(overrides.get(one.provider, one.provider), stack) for name, one in dependencies.items()}
+
+
+async def provided_async(
+    dependencies: Mapping[str, Dependency], overrides: Overrides, stack: AsyncExitStack
+) -> dict[str, Any]:
+    """As `provided`, in an event loop."""
+    values = {}
+    for name, one in dependencies.items():
+        provider = overrides.get(one.provider, one.provider)
+        if inspect.isasyncgenfunction(provider):
+            values[name] = await stack.enter_async_context(asynccontextmanager(provider)())
+        elif is_asynchronous(provider):
+            values[name] = await provider()
+        else:
+            values[name] = _value(provider, stack)
+    return values
+
+
+def _value(provider: Provider, stack: ExitStack | AsyncExitStack) -> Any:
+    if inspect.isgeneratorfunction(provider):
+        return stack.enter_context(contextmanager(provider)())
+    return provider()

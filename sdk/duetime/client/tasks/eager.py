@@ -1,0 +1,177 @@
+"""Tasks that run in the process of their sender, on a clock that a test moves: no server, no worker.
+
+A task runs when it is due: at once, inside `send`, or inside `advance`. A task that another one sends runs after it.
+Exceptions reach the caller of `send` or `advance`; only `Retry` with a delay makes another attempt.
+"""
+
+import asyncio
+import heapq
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from itertools import count
+from typing import Any, Protocol
+
+from duetime.client.consuming.failing import Retry
+from duetime.client.errors import Closed
+from duetime.client.ids import new_id
+from duetime.client.lengths import Length, milliseconds
+from duetime.client.message import CancelResult, Message, MessageRef, Receipt, moment, ref_of, to_proto
+from duetime.client.view import MessageView
+from duetime.v1 import message_pb2
+
+
+class EagerClock(Protocol):
+    """A clock that moves by steps, such as the test kit's `FakeClock`."""
+
+    def now_ms(self) -> int: ...
+
+    def move(self, by_ms: float) -> None: ...
+
+
+class SteppedClock:
+    """Starts at the real time, and then stops."""
+
+    def __init__(self) -> None:
+        self._now_ms = time.time_ns() // 1_000_000
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def move(self, by_ms: float) -> None:
+        self._now_ms += round(by_ms)
+
+
+class EagerMessage(MessageView):
+    """A message as its task and middleware see it."""
+
+    __slots__ = ("attempt", "due_at", "replaces")
+
+    def __init__(
+        self, message: message_pb2.StoredMessage, attempt: int, due_at: datetime | None, *, replaces: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.attempt, self.due_at, self.replaces = attempt, due_at, replaces
+
+    def again(self, due_ms: int) -> "EagerMessage":
+        """The message of the next attempt."""
+        return EagerMessage(self._message, self.attempt + 1, moment(due_ms))
+
+
+class EagerQueue:
+    """The tasks that are not due yet; see the module. `call` runs one: its result is awaited if it is a coroutine."""
+
+    def __init__(self, call: Callable[[Any], Any], clock: EagerClock | None = None) -> None:
+        self._call = call
+        self.clock = clock or SteppedClock()
+        self._waiting: list[tuple[int, int, EagerMessage]] = []
+        self._numbers = count()
+        self._ended: set[str] = set()
+        self._runs = False
+
+    @property
+    def pending(self) -> list[EagerMessage]:
+        """The messages that are not due yet, in order of their due times."""
+        return [message for _, _, message in sorted(self._waiting, key=lambda one: one[:2])]
+
+    def send(self, message: Message) -> Receipt:
+        """Runs the task if it is due, else keeps it."""
+        receipt = self._add(message)
+        self._run(0)
+        return receipt
+
+    async def asend(self, message: Message) -> Receipt:
+        """As `send`, in an event loop."""
+        receipt = self._add(message)
+        await self._run_async(0)
+        return receipt
+
+    def advance(self, by: Length) -> None:
+        """Moves the clock by "2h" or a timedelta, from due time to due time, and runs the tasks."""
+        self._run(milliseconds(by, "by"))
+
+    async def aadvance(self, by: Length) -> None:
+        """As `advance`, in an event loop."""
+        await self._run_async(milliseconds(by, "by"))
+
+    def cancel(self, message: MessageRef | str) -> CancelResult:
+        """See `Task.cancel`."""
+        message_id = ref_of(message).message_id
+        if self._take(lambda one: one.id == message_id):
+            return CancelResult.CANCELLED
+        return CancelResult.ALREADY_FIRED if message_id in self._ended else CancelResult.NOT_FOUND
+
+    def _add(self, message: Message) -> Receipt:
+        wire, now_ms = to_proto(message), self.clock.now_ms()
+        due_ms = wire.deliver_at_ms or (now_ms + wire.delay_ms)
+        stored = message_pb2.StoredMessage(id=wire.id or new_id(), topic=wire.topic, tags=wire.tags, body=wire.body)
+        stored.keys.extend(wire.keys)
+        stored.properties.update(wire.properties)
+        due_at = moment(due_ms) if due_ms > now_ms else None
+        found = EagerMessage(stored, 1, due_at, replaces=wire.replace)
+        names = found.topic, found.keys
+        replaced = self._take(lambda one: found.replaces and one.replaces and (one.topic, one.keys) == names)
+        self._put(due_ms, found)
+        result = message_pb2.SendResult(message_id=stored.id, replaced_id=replaced[0].id if replaced else "")
+        if due_at is not None:
+            result.deliver_at_ms = due_ms
+        return Receipt(result, found.topic)
+
+    def _put(self, due_ms: int, message: EagerMessage) -> None:
+        heapq.heappush(self._waiting, (due_ms, next(self._numbers), message))
+
+    def _take(self, wanted: Callable[[EagerMessage], bool]) -> list[EagerMessage]:
+        taken = [message for _, _, message in self._waiting if wanted(message)]
+        self._waiting = [one for one in self._waiting if one[2] not in taken]
+        heapq.heapify(self._waiting)
+        return taken
+
+    def _due(self, by_ms: int) -> Iterator[EagerMessage]:
+        """The messages that are due within a step of the clock. The clock moves to each."""
+        if self._runs:
+            return  # a task sends: the run of that task continues with this one
+        self._runs = True
+        end_ms = self.clock.now_ms() + by_ms
+        try:
+            while self._waiting and self._waiting[0][0] <= end_ms:
+                due_ms, _, message = heapq.heappop(self._waiting)
+                self._ended.add(message.id)
+                self.clock.move(max(due_ms - self.clock.now_ms(), 0))
+                yield message
+            self.clock.move(end_ms - self.clock.now_ms())
+        finally:
+            self._runs = False
+
+    def _run(self, by_ms: int) -> None:
+        for message in self._due(by_ms):
+            try:
+                result = self._call(message)
+                if asyncio.iscoroutine(result):
+                    _run_in_loop(result)
+            except Retry as error:
+                self._retry(message, error)
+
+    async def _run_async(self, by_ms: int) -> None:
+        for message in self._due(by_ms):
+            try:
+                result = self._call(message)
+                if asyncio.iscoroutine(result):
+                    await result
+            except Retry as error:
+                self._retry(message, error)
+
+    def _retry(self, message: EagerMessage, error: Retry) -> None:
+        if error.after_s is None:
+            raise error
+        due_ms = self.clock.now_ms() + round(error.after_s * 1000)
+        self._put(due_ms, message.again(due_ms))
+
+
+def _run_in_loop(work: Any) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        asyncio.run(work)
+        return
+    work.close()
+    raise Closed("an event loop runs here: await asend(...), or aadvance(...)", reason="RUNNING")

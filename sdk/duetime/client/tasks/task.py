@@ -1,0 +1,196 @@
+"""A function whose calls can be sent: now, later, in a transaction."""
+
+import functools
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack, ExitStack
+from copy import copy
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack
+
+from duetime.client.callables import is_asynchronous
+from duetime.client.consuming.failing import Reject
+from duetime.client.consuming.leased import LeasedMessage
+from duetime.client.decoding import TypeMismatch
+from duetime.client.errors import BadBody
+from duetime.client.lengths import Length
+from duetime.client.message import CancelResult, Message, MessageRef, Receipt
+from duetime.client.retry_policy import Backoff
+from duetime.client.tasks.arguments import TaskSignature
+from duetime.client.tasks.context import Dependency, Overrides, TaskRun, provided, provided_async, running
+from duetime.client.tasks.sender import TaskSender
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class SendOptions(TypedDict, total=False):
+    """The options of a send; see `Message`."""
+
+    delay: Length
+    deliver_at: datetime
+    key: str
+    replace: bool
+    max_wait: Length
+    priority: int
+    properties: Mapping[str, str]
+    sharding_key: str
+    retry: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOptions:
+    """The options of a task's runs; `timeout_s` None: no limit."""
+
+    name: str
+    topic: str
+    retry: Backoff | None = None
+    max_attempts: int | None = None
+    timeout_s: float | None = None
+
+
+class Task(Generic[P, R]):
+    """A function of an app, made by `App.task`. A call runs the function here; `send` and its kin send a message.
+
+    Each method for plain code has a twin with an `a` before its name, which is awaited in an event loop.
+    """
+
+    __name__: str
+
+    def __init__(
+        self, function: Callable[P, R], options: TaskOptions, sender: TaskSender, overrides: Overrides
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self._function: Callable[..., Any] = function
+        self._signature = TaskSignature(function)
+        self.is_asynchronous = is_asynchronous(function)
+        self.options = options
+        self._sender = sender
+        self._overrides = overrides
+        self._send_options: SendOptions = {}
+
+    @property
+    def name(self) -> str:
+        """The tag of its messages."""
+        return self.options.name
+
+    @property
+    def topic(self) -> str:
+        return self.options.topic
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Calls the function here. Injected parameters may be given by name."""
+        injected = self._signature.injected
+        given = {name: kwargs[name] for name in kwargs if name in injected}
+        sent = {name: value for name, value in kwargs.items() if name not in injected}
+        run = self._run_async if self.is_asynchronous else self._run
+        result: R = run(self._signature.bound(args, sent) | given, None)  # type: ignore[assignment]
+        return result
+
+    def with_options(self, **options: Unpack[SendOptions]) -> Self:
+        """The same task, with options for its sends: `remind.with_options(key="42", replace=True).later("1h", 42)`."""
+        other = copy(self)
+        other._send_options = {**self._send_options, **options}
+        return other
+
+    def message(self, *args: P.args, **kwargs: P.kwargs) -> Message:
+        """The message that a send sends: for `app.producer.send_many` and transactions.
+
+        Raises:
+            TypeError: the function does not take these arguments.
+            InvalidArgument: an argument does not fit its annotation, or has no form in JSON.
+        """
+        body = self._signature.encoded(args, kwargs)
+        message = Message(self.topic, body, tags=self.name, **self._send_options)
+        self._signature.check(message.body)
+        return message
+
+    def send(self, *args: P.args, **kwargs: P.kwargs) -> Receipt:
+        """Sends a call of the function; a worker runs it.
+
+        Raises:
+            TypeError, InvalidArgument: as `message`.
+            DueTimeError: as `Producer.send`.
+        """
+        return self._sender.send(self.message(*args, **kwargs))
+
+    def later(self, delay: Length, /, *args: P.args, **kwargs: P.kwargs) -> Receipt:
+        """As `send`, for a run after a delay: "30m", "1h30m" or a timedelta."""
+        return self.with_options(delay=delay).send(*args, **kwargs)
+
+    def at(self, when: datetime, /, *args: P.args, **kwargs: P.kwargs) -> Receipt:
+        """As `send`, for a run at a time, which has a time zone."""
+        return self.with_options(deliver_at=when).send(*args, **kwargs)
+
+    def send_in(self, session: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Writes the call into the app's outbox, in the transaction of a session; returns the message's id. For an
+        asynchronous session: awaited.
+
+        Raises:
+            InvalidArgument: as `message`, or the app has no outbox.
+        """
+        return self._sender.send_in(session, self.message(*args, **kwargs))
+
+    def cancel(self, call: MessageRef | str) -> CancelResult:
+        """Cancels a pending call by its receipt or id, as `Producer.cancel` does."""
+        return self._sender.cancel(call, self.topic)
+
+    async def asend(self, *args: P.args, **kwargs: P.kwargs) -> Receipt:
+        """As `send`, in an event loop."""
+        return await self._sender.asend(self.message(*args, **kwargs))
+
+    async def alater(self, delay: Length, /, *args: P.args, **kwargs: P.kwargs) -> Receipt:
+        """As `later`, in an event loop."""
+        return await self.with_options(delay=delay).asend(*args, **kwargs)
+
+    async def aat(self, when: datetime, /, *args: P.args, **kwargs: P.kwargs) -> Receipt:
+        """As `at`, in an event loop."""
+        return await self.with_options(deliver_at=when).asend(*args, **kwargs)
+
+    async def acancel(self, call: MessageRef | str) -> CancelResult:
+        """As `cancel`, in an event loop."""
+        return await self._sender.acancel(call, self.topic)
+
+    def __repr__(self) -> str:
+        return f"Task({self.name}, topic={self.topic!r})"
+
+    def handler(self) -> Callable[[LeasedMessage], Any]:
+        """The handler of its messages for a consumer: a coroutine function if the function is one.
+
+        It rejects a message whose arguments the function does not take: a retry would not help.
+        """
+
+        def handle(message: LeasedMessage) -> Any:
+            return self._run(self._arguments(message), TaskRun(self.name, message, self.options.timeout_s))
+
+        async def handle_async(message: LeasedMessage) -> Any:
+            return await self._run_async(self._arguments(message), TaskRun(self.name, message, self.options.timeout_s))
+
+        return handle_async if self.is_asynchronous else handle
+
+    def _arguments(self, message: LeasedMessage) -> dict[str, Any]:
+        """Raises: Reject."""
+        try:
+            return self._signature.decoded(message.body, message.content_type)
+        except (TypeMismatch, BadBody) as error:
+            raise Reject(str(error)) from error
+
+    def _run(self, arguments: dict[str, Any], run: TaskRun | None) -> Any:
+        with running(run):
+            if not self._signature.injected:
+                return self._function(**arguments)
+            with ExitStack() as stack:
+                values = provided(self._missing(arguments), self._overrides, stack)
+                return self._function(**arguments, **values)
+
+    async def _run_async(self, arguments: dict[str, Any], run: TaskRun | None) -> Any:
+        with running(run):
+            if not self._signature.injected:
+                return await self._function(**arguments)
+            async with AsyncExitStack() as stack:
+                values = await provided_async(self._missing(arguments), self._overrides, stack)
+                return await self._function(**arguments, **values)
+
+    def _missing(self, arguments: Mapping[str, Any]) -> dict[str, Dependency]:
+        return {name: one for name, one in self._signature.injected.items() if name not in arguments}

@@ -1,0 +1,132 @@
+"""Tasks sent to a real cluster and run by their app's consumer."""
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from duetime import App, CancelResult, DeadLetters, Task, current
+from duetime.client.message import moment
+from duetime_core.testing import LocalCluster
+
+from tests.sdk.consuming import consuming, until
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+@pytest.fixture
+def app(nodes: LocalCluster, group: str) -> Iterator[App]:
+    with App(group, nodes.address) as app:
+        yield app
+
+
+@pytest.fixture
+def runs() -> list[tuple[str, int, int]]:
+    return []
+
+
+@pytest.fixture
+def plain(app: App, runs: list[tuple[str, int, int]]) -> Task[[int], None]:
+    @app.task(max_attempts=2, retry="1s")
+    def plain(n: int) -> None:
+        runs.append(("plain", n, current().attempt))
+        if n < 0:
+            raise ValueError(n)
+
+    return plain
+
+
+@pytest.fixture
+def awaited(app: App, runs: list[tuple[str, int, int]]) -> Task[[int], None]:
+    @app.task(name="awaited")
+    async def run(n: int) -> None:
+        runs.append(("awaited", n, current().attempt))
+
+    return run  # type: ignore[return-value]
+
+
+async def test_each_message_runs_the_function_that_it_names(
+    app: App, plain: Task[[int], None], awaited: Task[[int], None], runs: list[tuple[str, int, int]]
+) -> None:
+    receipt = plain.send(1)
+    await asyncio.gather(awaited.asend(2), plain.asend(3))
+    app.producer.send_many([awaited.message(n) for n in (4, 5)])
+    consumer = app.consumer()
+    async with consuming(consumer):
+        await until(lambda: consumer.stats.handled == 5)
+    assert sorted(runs) == [("awaited", 2, 1), ("awaited", 4, 1), ("awaited", 5, 1), ("plain", 1, 1), ("plain", 3, 1)]
+    assert receipt.topic == app.name
+
+
+async def test_delayed_tasks_run_at_their_time_unless_cancelled_or_replaced(
+    app: App, nodes: LocalCluster, awaited: Task[[int], None], runs: list[tuple[str, int, int]]
+) -> None:
+    awaited.at(moment(nodes.now_ms()) + timedelta(minutes=30), 1)
+    assert awaited.cancel(awaited.later("10m", 2)) is CancelResult.CANCELLED
+    assert await awaited.acancel((await awaited.alater("10m", 3)).message_id) is CancelResult.CANCELLED
+    keyed = awaited.with_options(key="ann", replace=True)
+    first = keyed.later("10m", 4)
+    assert (await keyed.alater("20m", 5)).replaced_id == first.message_id
+    consumer = app.consumer()
+    async with consuming(consumer):
+        await asyncio.to_thread(nodes.advance, "30m")
+        await until(lambda: consumer.stats.handled == 2)
+    assert sorted(runs) == [("awaited", 1, 1), ("awaited", 5, 1)]
+
+
+async def test_failed_task_runs_again_by_its_own_policy(
+    app: App, nodes: LocalCluster, plain: Task[[int], None], runs: list[tuple[str, int, int]]
+) -> None:
+    plain.send(-1)
+    consumer = app.consumer()
+    async with consuming(consumer):
+        await until(lambda: consumer.stats.retried == 1)
+        await asyncio.to_thread(nodes.advance, "2s")
+        await until(lambda: consumer.stats.dead == 1)
+    assert runs == [("plain", -1, 1), ("plain", -1, 2)]
+
+
+async def test_changed_signature_makes_a_dead_letter_with_its_reason(
+    app: App, nodes: LocalCluster, plain: Task[[int], None]
+) -> None:
+    plain.send(1)
+    newer = App(app.name, nodes.address)
+
+    @newer.task(name="plain", max_attempts=8)
+    def grown(n: int, color: str) -> None:
+        raise AssertionError
+
+    consumer = newer.consumer()
+    async with consuming(consumer):
+        await until(lambda: consumer.stats.dead == 1)
+    with DeadLetters(nodes.address, app.name) as letters:
+        (letter,) = letters.list()
+    assert letter.error.endswith("grown(n: int, color: str) does not take these arguments: color is missing")
+    assert len(letter.attempts) == 1
+
+
+async def test_task_of_a_newer_version_waits_for_its_worker(
+    app: App, nodes: LocalCluster, plain: Task[[int], None], runs: list[tuple[str, int, int]]
+) -> None:
+    older = App(app.name, nodes.address)
+
+    @older.task
+    def other() -> None: ...
+
+    plain.send(1)
+    consumer = older.consumer()
+    async with consuming(consumer):
+        await until(lambda: consumer.stats.retried == 1)
+    consumer = app.consumer()
+    async with consuming(consumer):
+        await asyncio.to_thread(nodes.advance, "1h")
+        await until(lambda: consumer.stats.handled == 1)
+    assert runs == [("plain", 1, 2)]
+
+
+def test_closed_app_connects_again(app: App, plain: Task[[int], None]) -> None:
+    plain.send(1)
+    before = app.producer
+    app.close()
+    assert plain.send(2).topic == app.name
+    assert app.producer is not before
