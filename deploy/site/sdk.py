@@ -16,6 +16,7 @@ from duetime import DueTimeError
 TITLES = {
     "sending": "Sending",
     "consuming": "Consuming",
+    "tasks": "Tasks",
     "finding": "Finding, pending messages, dead letters",
     "transactions": "Transactions",
     "administering": "Topics, groups and lanes",

@@ -22,6 +22,7 @@ ALLOWED = {
     "core/duetime_core/within/server.py": "a call; held until done, cancelled with it, awaited by `stop`",
     "core/duetime_core/testing/cluster.py": "held by node until it stops; or awaited by the function that makes it",
     "sdk/duetime/cli/up.py": RACE,
+    "sdk/duetime/cli/worker.py": "held, cancelled and awaited by the run that makes it",
     "sdk/duetime/tls.py": "closes a channel that was replaced; held until done, and awaited by `close`",
     "sdk/duetime/client/sync/background.py": "held by its object, which hands on its result",
     "sdk/duetime/client/consuming/consumer.py": "held by the consumer, awaited by `close`; and races",

@@ -25,6 +25,7 @@ _OWN = {
     "send": "duetime.cli.send",
     "pull": "duetime.cli.pull",
     "consume": "duetime.cli.consume",
+    "work": "duetime.cli.work",
     "cancel": "duetime.cli.cancel",
     "reschedule": "duetime.cli.cancel",
     "pending": "duetime.cli.pending",
@@ -62,6 +63,7 @@ SECTIONS = {
     },
     "Consume": {
         "consume": "Run a command for each message of a topic.",
+        "work": "Run the tasks of a Python app.",
         "groups": "List, create, describe, reset and delete groups.",
         "dlq": "List, show, redrive and discard dead letters.",
         "transactions": "List, show, commit and roll back transactions.",
