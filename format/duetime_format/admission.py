@@ -36,6 +36,7 @@ FIELD_INSTEAD = {
     record.REAL_QID: "queue",
     record.SHARDING_KEY: "sharding_key",
     record.RETRY: "retry",
+    record.EXPIRES: "expires_ms",
     priority.PRIORITY: "priority",
     "TIMER_DELAY_MS": "delay_ms",
     "TIMER_DELAY_SEC": "delay_ms",
@@ -77,6 +78,8 @@ class Draft:
     priority: int | None = None
     # Empty: it has none, unless it is among the properties.
     lite_topic: str = ""
+    # The time after its due time, or after it is stored, from which groups do not receive it; 0: no limit.
+    expires_ms: int = 0
 
 
 class Terms(NamedTuple):
@@ -123,6 +126,7 @@ def violations(draft: Draft, levels: DelayLevels | None, terms: Terms) -> list[V
         *_priority(draft, terms),
         *_lite(draft, terms),
         *_due(draft, levels, terms),
+        *delay_violations("expires_ms", draft.expires_ms, draft.topic, 0),
         *_id(draft.id),
     ]
     if draft.born_at_ms < 0:
@@ -203,6 +207,7 @@ def properties_bytes(draft: Draft) -> int:
     pairs += [(record.RETRY, policy.render(draft.retry))] if draft.retry is not None else []
     pairs += [(priority.PRIORITY, str(draft.priority))] if draft.priority is not None else []
     pairs += [(record.LITE_TOPIC, draft.lite_topic)] if draft.lite_topic else []
+    pairs += [(record.EXPIRES, str(draft.expires_ms))] if draft.expires_ms else []
     pairs.append((record.UNIQ_KEY, draft.id or "0" * 32))
     return sum(len(name.encode()) + len(value.encode()) + 2 for name, value in pairs) - 1
 

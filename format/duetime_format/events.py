@@ -44,8 +44,8 @@ from duetime_format.ranges import RANGE
 GIVE, END, CHANGE, BACK, DEFER, SETTLE, SCAN, HIDE, RESET, DELETE, TAKEN, LETTER, LEFT = range(1, 14)
 VERSION = 1
 _ORDERED_FLAG, _TAKEN_FLAG = 1, 2
-# An END has it instead of a lease: a reset of the group delivers the message of this copy again.
-SUPERSEDED = (1 << 63) - 1
+# An END has one instead of a lease: a reset delivers the message of this copy again; the message has expired.
+SUPERSEDED, LAPSED = (1 << 63) - 1, (1 << 63) - 2
 
 _HEAD = Struct(">BH")
 _PLACE = Struct(">Ii")

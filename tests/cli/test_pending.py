@@ -2,7 +2,7 @@
 
 import json
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,17 @@ def test_a_message_is_sent_for_any_time(tap: Gateway, topic: str, capsys: pytest
     assert len([line for line in out if ", due " in line]) == 1
     (answer,) = (line for line in out if line.startswith("{"))
     assert {"lane", "level", "due_at", "was_past", "replaced_id"} <= json.loads(answer).keys()
+
+
+def test_a_message_is_sent_with_an_expiry(tap: Gateway, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["send", topic, "x", "--delay", "1h", "--expires", "30m", "--json"]) == 0
+    assert tap.sends[0].messages[0].expires_ms == 1_800_000
+    capsys.readouterr()
+    assert run(["pending", "--topic", topic, "--json"]) == 0
+    (pending,) = objects(capsys)
+    due, expires = (datetime.fromisoformat(pending[name]) for name in ("due_at", "expires_at"))
+    assert expires - due == timedelta(minutes=30)
+    assert run(["send", topic, "x", "--expires", "soon"]) == 2
 
 
 def test_named_messages_are_cancelled(ids: list[str], capsys: pytest.CaptureFixture[str]) -> None:

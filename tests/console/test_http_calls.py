@@ -3,6 +3,7 @@
 import asyncio
 import base64
 from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -310,6 +311,15 @@ async def test_higher_priorities_come_first(cluster: Cluster, client: httpx.Asyn
     for priority in (-1, 2**31):
         await sent(client, 400, topic="alerts", priority=priority)
     await sent(client, 400, priority=1)
+
+
+async def test_message_tells_when_it_expires(client: httpx.AsyncClient) -> None:
+    await sent(client, id="code", expires="5m")
+    await sent(client, id="other")
+    found = {one["id"]: one for one in await received(client)}
+    stored, expires = (datetime.fromisoformat(found["code"][name]) for name in ("stored_at", "expires_at"))
+    assert (expires - stored, found["other"]["expires_at"]) == (timedelta(minutes=5), None)
+    await sent(client, 400, expires="9999999d")
 
 
 async def test_lite_topics_are_received_and_listed(cluster: Cluster, client: httpx.AsyncClient) -> None:

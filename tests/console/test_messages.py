@@ -373,6 +373,13 @@ async def test_priority_and_lite_topic_are_sent_by_hand(desk: Desk) -> None:
         assert f'id="{name}-note"' in (await sent(desk, topic="alerts", **wrong)).text
 
 
+async def test_message_with_an_expiry_is_sent_by_hand(desk: Desk) -> None:
+    assert (await sent(desk, id="code", expires="5m")).status_code == 303
+    assert "<dt>Expires</dt>" in await desk.text("/messages/code")
+    for wrong in ("soon", "-5m", "9999999d"):
+        assert 'id="expires-note"' in (await sent(desk, expires=wrong)).text
+
+
 TIMES: list[tuple[dict[str, str], int | None]] = [
     ({"due": "now", "delay": "5s"}, 0),
     ({"due": "level", "level": "2"}, START_MS + 5_000),

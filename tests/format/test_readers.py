@@ -2,9 +2,10 @@
 
 import pyarrow as pa
 import pytest
+from duetime.client.message import moment
 from duetime.client.record import ReceivedMessage
 from duetime.v1 import gateway_pb2
-from duetime_format import columns, keys, priority, record
+from duetime_format import columns, expiry, keys, priority, record
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.properties import as_text, decode_properties, value_of
 from duetime_format.record import RESERVED_PROPERTIES
@@ -15,7 +16,19 @@ from hypothesis import strategies as st
 
 from tests.twins import compiled
 
-NAMES = ("TAGS", "KEYS", "UNIQ_KEY", "REAL_TOPIC", "DELAY", "color", "", "TAG", "XTAGS", priority.PRIORITY)
+NAMES = (
+    "TAGS",
+    "KEYS",
+    "UNIQ_KEY",
+    "REAL_TOPIC",
+    "DELAY",
+    "color",
+    "",
+    "TAG",
+    "XTAGS",
+    priority.PRIORITY,
+    record.EXPIRES,
+)
 VALUES = (
     b"",
     b"paid",
@@ -28,6 +41,7 @@ VALUES = (
     b"3",
     b"2147483647",
     b"2147483648",
+    b"1700000000123",
     b"0" * 30,
 )
 parts = st.one_of(
@@ -98,10 +112,13 @@ def test_all_readers_agree(topic: str, encoded: bytes, host: bytes) -> None:
         (message,) = response.messages  # type: ignore[attr-defined]
         assert (message.priority if message.HasField("priority") else None) == priority.of(told)
         assert (message.tags, message.id, dict(message.properties)) == (tags, message_id, own)
+        assert message.expires_at_ms == expiry.of_record(record.decode(data))
         assert list(message.keys) == told.get("KEYS", "").split()
     received = ReceivedMessage(data)
     assert (received.tags, received.properties, received.topic) == (tags, own, topic)
     assert received.priority == priority.of(told)
+    expires_at_ms = expiry.of_record(record.decode(data))
+    assert received.expires_at == (moment(expires_at_ms) if expires_at_ms else None)
     assert received.id == (message_id or record.offset_message_id(host, 0))
     batch, _, _ = decode.decode(data, 0, len(data), len(data) + 8)
     (row,) = pa.Table.from_batches([batch]).to_pylist()

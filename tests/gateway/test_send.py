@@ -280,6 +280,7 @@ def test_message_fields_are_all_looked_at() -> None:
         "max_wait_ms",
         "priority",
         "lite_topic",
+        "expires_ms",
     }
 
 

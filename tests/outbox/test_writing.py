@@ -90,16 +90,18 @@ def test_row_has_all_that_a_message_says(shop: Shop) -> None:
         Message("orders", b"x", level=3, queue=2),
         Message("orders", b"x", deliver_at=CHRISTMAS),
         Message("orders", b"x", deliver_at=CHRISTMAS, replace=True, key="cart", max_wait=timedelta(hours=2)),
+        Message("orders", b"x", deliver_at=CHRISTMAS, expires="2h"),
     ]
     ids = shop.order(*messages)
     rows = shop.rows()
     for message, message_id, row in zip(messages, ids, rows, strict=True):
         message.id, message.keys = message_id, list(message.keys) or ()
         message.max_wait = "7200000ms" if message.max_wait else None
+        message.expires = "7200000ms" if message.expires else None
         values = {one.name: getattr(message, one.name) for one in fields(Message)}
         assert message_of(row, row.options) == Repeatable(**values, born_at_ms=row.created_at_ms)
     assert ids[1] == "my-own-id"
-    assert [row.order_key for row in rows] == ["", "customer", "", "", "orders/cart"]
+    assert [row.order_key for row in rows] == ["", "customer", "", "", "orders/cart", ""]
 
 
 def test_rows_that_replace_each_other_have_one_order_key(shop: Shop) -> None:

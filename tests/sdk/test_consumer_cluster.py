@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -270,3 +271,29 @@ async def test_returned_messages_go_to_the_next_consumer_at_once(cluster: Cluste
         await until(lambda: len(seen) == 50)
     assert {attempt for _, attempt in seen} == {1}
     assert len({body for body, _ in seen}) == 50
+
+
+async def test_message_is_not_handled_after_it_expires(cluster: Cluster) -> None:
+    async with AsyncProducer(cluster.address) as producer:
+        await producer.send("orders", b"code", expires="2h")
+        await producer.send("orders", b"later code", delay="3h", expires="2h")
+        await producer.send("orders", b"plain")
+    await cluster.advance("2h")
+    seen: list[tuple[bytes, timedelta | None]] = []
+    consumer = Consumer(cluster.address, group="billing")
+
+    @consumer.handler("orders")
+    async def handle(message: LeasedMessage) -> None:
+        seen.append((message.body, message.expires_at and message.expires_at - (message.due_at or message.stored_at)))
+        if message.body == b"later code":
+            raise Retry("2h")
+
+    async with consuming(consumer):
+        await until(lambda: consumer.stats.handled == 1 and settled(consumer))
+        await cluster.advance("1h")
+        await until(lambda: consumer.stats.retried == 1 and settled(consumer))
+        await cluster.advance("3h")
+        await send(cluster, Message("orders", b"last"))
+        await until(lambda: len(seen) == 3)
+    assert seen == [(b"plain", None), (b"later code", timedelta(hours=2)), (b"last", None)]
+    assert not await dead_letters(cluster, "billing")

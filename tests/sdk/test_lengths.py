@@ -24,6 +24,7 @@ SERVER = "localhost:9800"
 TAKERS: dict[str, Callable[[Length], object]] = {
     "delay": lambda length: to_proto(Message("orders", b"x", delay=length)),
     "max_wait": lambda length: to_proto(Message("orders", b"x", delay="1h", key="a", replace=True, max_wait=length)),
+    "expires": lambda length: to_proto(Message("orders", b"x", expires=length)),
     "after": Retry,
     "backoff": lambda length: Consumer(SERVER, group="g").handler("orders", backoff=[length]),
     "lease": lambda length: Consumer(SERVER, group="g").handler("orders", lease=length),

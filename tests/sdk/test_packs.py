@@ -186,6 +186,7 @@ async def test_messages_that_are_alike_become_packs_and_keep_their_places(tap: G
         {"id": "A"},
         {"flag": 1},
         {"retry": "max=3"},
+        {"expires": "2h"},
         {"replace": True, "key": "k", "delay": "1s"},
         {"replace": True, "key": "k", "delay": "1s", "max_wait": "1h"},
     ],

@@ -116,6 +116,8 @@ async def test_delays_travel_as_milliseconds_or_level(
         ({"delay": "999999999999d"}, "delay", r"exceeds the limit of 3660d \(ten years\)"),
         ({"delay": []}, "delay", r"\[\] is neither"),
         ({"max_wait": "999999999999d", "replace": True, "key": "a", "delay": "5s"}, "max_wait", "exceeds the limit of"),
+        ({"expires": "0s"}, "expires", "'0s' is below 1 ms"),
+        ({"expires": "999999999999d"}, "expires", "exceeds the limit of"),
         ({"level": 2**31}, "level", "out of range"),
         ({"level": "2"}, "level", "'str' object"),
         ({"topic": "\ud800"}, "topic", "holds characters other than"),

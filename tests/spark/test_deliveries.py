@@ -15,7 +15,7 @@ from duetime.v1 import consumer_pb2, gateway_pb2
 from duetime_core.testing import Cluster
 from duetime_format import receipts
 from duetime_format.errors import DamagedBytes
-from duetime_format.events import PlaceKey
+from duetime_format.events import LAPSED, PlaceKey
 from duetime_format.names import GROUPS_TOPIC
 from duetime_spark.decoding.deliveries import ENDS, SCHEMA, Deliveries, Spans, rows_of
 from duetime_store.groups.holds import GroupPlace, Lease
@@ -296,6 +296,13 @@ def test_last_delivery_that_expired_is_dead_when_its_letter_is_there() -> None:
     assert told.rows() == [(5, 77, 3, 50, 55, "expired"), (4, 77, 3, 50, 55, "dead"), (6, 77, 3, 50, 55, "expired")]
     told.add(lambda journal: journal.settle(told.place, 79, 6, ("%DLQ%g", 0, 13)))
     assert told.rows()[2] == (6, 77, 3, 50, 55, "dead")
+
+
+def test_message_that_lapses_is_no_delivery_and_its_last_one_expired() -> None:
+    told = Told()
+    told.give(told.lease(77, 50), [4, 5])
+    told.add(lambda journal: journal.end(told.place, LAPSED, [4, 9]))
+    assert told.rows(now_ms=500) == [(4, 77, 1, 50, 500, "expired"), (5, 77, 1, 50, 500, "expired")]
 
 
 def test_leases_open_at_the_end_of_the_journal() -> None:

@@ -112,6 +112,7 @@ class MessageFields(DueFields):
     born_at: Moment = Field(0, description="the sender's clock")
     flag: Int32 = 0
     retry: RetryFields | None = Field(None, description="replaces the group's policy")
+    expires: Length = Field(0, description="time after the due time from which groups do not receive it; 0: no limit")
     replace: bool = Field(False, description="replaces the pending message with the same key")
     max_wait: Length = Field(0, description="with replace: latest due time after the first replaced message")
 
@@ -138,6 +139,7 @@ class MessageFields(DueFields):
             born_at_ms=self.born_at,
             flag=self.flag,
             retry=self.retry.as_proto() if self.retry else None,
+            expires_ms=self.expires,
             replace=self.replace,
             max_wait_ms=self.max_wait,
             **self._due(),
@@ -259,6 +261,7 @@ class StoredMessageAnswer(BodyAnswer):
     born_at: str | None
     stored_at: str | None
     due_at: str | None
+    expires_at: str | None = Field(description="time from which groups do not receive it; null: no limit")
     delay_level: int | None
     priority: int | None = Field(description="null: it has none")
     lite_topic: str | None = Field(description="null: it has none")
@@ -279,6 +282,7 @@ def stored_fields(message: message_pb2.StoredMessage, *, with_body: bool = True)
         "born_at": iso(message.born_at_ms),
         "stored_at": iso(message.stored_at_ms),
         "due_at": iso(message.due_at_ms),
+        "expires_at": iso(message.expires_at_ms),
         "delay_level": message.delay_level or None,
         "priority": message.priority if message.HasField("priority") else None,
         "lite_topic": message.properties.get(LITE_TOPIC),

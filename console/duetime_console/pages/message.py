@@ -52,6 +52,7 @@ _MOODS = {
     "failed": "bad",
     "expired": "bad",
     "dead": "bad",
+    "lapsed": "bad",
     "quarantined": "bad",
     "given_up": "bad",
 }
@@ -75,7 +76,11 @@ class GroupOutcome:
     mood: str
 
 
-_OUTCOMES = {"acknowledged": ("done by", "good"), "dead": ("dead in", "bad")}
+_OUTCOMES = {
+    "acknowledged": ("done by", "good"),
+    "dead": ("dead in", "bad"),
+    "lapsed": ("expired for", "bad"),
+}
 
 
 def _outcomes(events: Sequence[TimelineEvent]) -> list[GroupOutcome]:

@@ -24,7 +24,7 @@ DEFAULTS = {
     "topic": "", "body": "", "form": "text", "due": "now", "delay": "", "level": "", "at": "", "tags": "", "keys": "",
     "properties": "", "id": "", "sharding_key": "", "queue": "", "flag": "", "born_at": "", "max_attempts": "",
     "backoff": "group", "initial": "", "max": "", "factor": "", "jitter": "", "intervals": "", "replace": "",
-    "max_wait": "", "priority": "", "lite_topic": "",
+    "max_wait": "", "priority": "", "lite_topic": "", "expires": "",
 }  # fmt: skip
 # Topics to choose from.
 LISTED_MAX = 1_000
@@ -38,6 +38,7 @@ _FIELDS = {
     "delay_level": "level",
     "deliver_at_ms": "at",
     "delay_ms": "delay",
+    "expires_ms": "expires",
     "due": "delay",
 }
 
@@ -127,7 +128,7 @@ def _values(form: dict[str, str], faults: dict[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = {name: form[name].strip() for name in _TEXTS}
     values["keys"] = [key.strip() for key in re.split(r"[,\n]", form["keys"]) if key.strip()]
     values["properties"] = _properties(form["properties"], faults)
-    values |= {name: form[name].strip() for name in ("queue", "flag", "priority") if form[name].strip()}
+    values |= {name: form[name].strip() for name in ("queue", "flag", "priority", "expires") if form[name].strip()}
     values |= _body(form, faults) | _due(form, faults) | _retry(form)
     if form["born_at"].strip():
         values["born_at"] = _moment(form, "born_at", faults)

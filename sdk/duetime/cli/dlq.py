@@ -319,6 +319,7 @@ def letter_page(letter: DeadLetter) -> str:
     lines += [f"tags        {printable(letter.tags)}"] if letter.tags else []
     lines += [f"keys        {printable(', '.join(letter.keys))}"] if letter.keys else []
     lines += [f"priority    {letter.priority}"] if letter.priority is not None else []
+    lines += [f"expires     {local(letter.expires_at)}"] if letter.expires_at is not None else []
     lines += [f"redriven    {letter.redriven_count} times"] if letter.redriven_count else []
     lines += [f"property    {printable(f'{name}={value}')}" for name, value in letter.properties.items()]
     for one in letter.attempts:
@@ -351,6 +352,7 @@ def letter_object(letter: DeadLetter) -> dict[str, Any]:
         "keys": letter.keys,
         "properties": letter.properties,
         "priority": letter.priority,
+        "expires_at": iso(letter.expires_at),
         "born_at": iso(letter.born_at),
         "dead_at": iso(letter.dead_at),
         "reason": letter.reason or None,

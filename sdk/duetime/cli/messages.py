@@ -26,6 +26,8 @@ def message_line(message: ReceivedMessage | FoundMessage) -> str:
         parts.append(f"priority={message.priority}")
     if message.lite_topic:
         parts.append(f"lite={printable(message.lite_topic)}")
+    if message.expires_at is not None:
+        parts.append(f"expires={local(message.expires_at)}")
     if message.late_ms is not None:
         parts.append(f"late={message.late_ms}ms")
     try:
@@ -40,6 +42,7 @@ def content_lines(message: MessageView) -> list[str]:
     lines = [f"tags        {printable(message.tags)}"] if message.tags else []
     lines += [f"keys        {printable(', '.join(message.keys))}"] if message.keys else []
     lines += [f"priority    {message.priority}"] if message.priority is not None else []
+    lines += [f"expires     {local(message.expires_at)}"] if message.expires_at is not None else []
     lines += [f"property    {printable(f'{name}={value}')}" for name, value in message.properties.items()]
     try:
         return [*lines, "", "body", textwrap.indent(message.body.decode("utf-8", "backslashreplace"), "  ")]
@@ -63,6 +66,7 @@ def message_object(message: ReceivedMessage | FoundMessage) -> dict[str, Any]:
         "born_at": iso(message.born_at),
         "stored_at": iso(message.stored_at),
         "due_at": iso(message.due_at),
+        "expires_at": iso(message.expires_at),
         "late_ms": message.late_ms,
         "level": message.delay_level,
         "attempt": message.attempt or None,

@@ -70,6 +70,7 @@ def pending_line(message: PendingMessage) -> str:
     parts = [f"due {local(message.due_at)}", message.id, f"{message.topic}/{message.queue}"]
     parts += [f"level {message.delay_level}"] if message.delay_level else []
     parts += [f"priority={message.priority}"] if message.priority is not None else []
+    parts += [f"expires={local(message.expires_at)}"] if message.expires_at is not None else []
     parts += [f"tags={printable(message.tags)}"] if message.tags else []
     parts += [f"keys={printable(','.join(message.keys))}"] if message.keys else []
     try:
@@ -92,6 +93,7 @@ def pending_object(message: PendingMessage) -> dict[str, Any]:
         "keys": message.keys,
         "properties": message.properties,
         "priority": message.priority,
+        "expires_at": iso(message.expires_at),
         "stored_at": iso(message.stored_at),
         "level": message.delay_level,
         "shard": shard,

@@ -206,6 +206,7 @@ def _object(retry: WaitingRetry) -> dict[str, Any]:
         "keys": retry.keys,
         "properties": retry.properties,
         "priority": retry.priority,
+        "expires_at": iso(retry.expires_at),
         "born_at": iso(retry.born_at),
         "shard": shard,
         "lane": lane,

@@ -72,9 +72,14 @@ class FieldOptions:
     sharding_key: Annotated[str, typer.Option(help="Messages with equal keys go to the same queue.")] = ""
     priority: Annotated[int | None, typer.Option(help="From 0, for a topic of the type priority.")] = None
     lite_topic: _LiteTopic = ""
+    expires: Annotated[
+        str | None, typer.Option(metavar="LENGTH", help="Do not deliver it to groups this long after it is due.")
+    ] = None
 
     def fields(self) -> dict[str, Any]:
         """Raises: BadParameter."""
+        if self.expires is not None:
+            length("--expires", self.expires)
         values = asdict(self)
         return values | {"keys": values.pop("key") or (), "properties": _properties(values.pop("prop") or [])}
 
@@ -102,6 +107,7 @@ def send(
       duetime send carts @cart.json --delay 30m --replace --key cart-42 --max-wait 2h
       seq 100000 | duetime send orders --lines --delay 1m
       duetime send alerts "the pump is off" --priority 7
+      duetime send codes "8173" --expires 5m
       duetime send rooms "good morning" --lite-topic room-42
       duetime send orders @items.txt --batch --sharding-key order-42
     """

@@ -26,8 +26,8 @@ def trace(
     """Show the history of a message, oldest first.
 
     Events: prepared, checked, committed, rolled back, given up; accepted, deferred, rescheduled, cancelled, replaced,
-    delivered; received, acknowledged, failed; dead, redriven. Possible gaps are listed at the end. Late is the time
-    from due to the store time in the topic; `duetime lanes` adds the flush.
+    delivered; received, acknowledged, failed, lapsed (expired before a delivery); dead, redriven. Possible gaps are
+    listed at the end. Late is the time from due to the store time in the topic; `duetime lanes` adds the flush.
     With --json: one event per line, gaps as `{"gap": ...}`.
 
     \b

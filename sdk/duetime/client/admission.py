@@ -13,7 +13,13 @@ from duetime_format.limits import BODY_BYTES_MAX, ID_CHARS_MAX
 from duetime.client.errors import InvalidMessage
 
 # The fields of the contract by their names in `Message`.
-NAMES = {"delay_level": "level", "delay_ms": "delay", "deliver_at_ms": "deliver_at", "max_wait_ms": "max_wait"}
+NAMES = {
+    "delay_level": "level",
+    "delay_ms": "delay",
+    "deliver_at_ms": "deliver_at",
+    "max_wait_ms": "max_wait",
+    "expires_ms": "expires",
+}
 # All rules apply to messages with other fields or long texts: servers add properties of their own.
 _PLAIN = {"topic", "body", "id", "born_at_ms", "tags", "keys", "properties", "delay_ms", "deliver_at_ms", "flag"}
 _CHARS_MAX = 1_024

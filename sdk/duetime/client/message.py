@@ -102,6 +102,9 @@ class Message:
     lite_topic: str = ""
     """1 to 64 characters of `[%|a-zA-Z0-9_-]`. Only for topics of the type `lite`, without a delay. The first message
     creates a lite topic; its messages are received in order."""
+    expires: Length | None = None
+    """The time after its due time, or after it is stored if it is not delayed, from which groups do not receive it any
+    more: 1 ms to ten years."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.body, bytes):
@@ -137,6 +140,14 @@ def delay_ms(delay: Length, field: str = "delay") -> int:
     length_ms = milliseconds(delay, field, InvalidMessage)
     if length_ms > DELAY_MS_MAX:
         raise InvalidMessage.of(field, f"{written(length_ms)} exceeds the limit of {DELAY_MAX}")
+    return length_ms
+
+
+def _expires_ms(expires: Length) -> int:
+    """Raises: InvalidMessage: as `delay_ms`, or it is 0."""
+    length_ms = delay_ms(expires, "expires")
+    if not length_ms:
+        raise InvalidMessage.of("expires", f"{expires!r} is below 1 ms")
     return length_ms
 
 
@@ -203,6 +214,8 @@ def wire_fields(message: Message, message_id: str, born_at_ms: int) -> dict[str,
         fields["priority"] = message.priority
     if message.lite_topic:
         fields["lite_topic"] = message.lite_topic
+    if message.expires is not None:
+        fields["expires_ms"] = _expires_ms(message.expires)
     if message.flag:
         fields["flag"] = message.flag
     if message.retry is not None:

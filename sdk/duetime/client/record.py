@@ -2,10 +2,10 @@
 
 from datetime import datetime
 
-from duetime_format import errors, priority
+from duetime_format import errors, expiry, priority
 from duetime_format.bodies import UnpackError, unpacked
 from duetime_format.lanes import is_timer_lane
-from duetime_format.record import LITE_TOPIC, RESERVED_PROPERTIES
+from duetime_format.record import EXPIRES, LITE_TOPIC, RESERVED_PROPERTIES
 from duetime_format.view import View, quickest_split, quickest_views
 
 from duetime.client.bodies import CONTENT_TYPE, JsonBody
@@ -19,6 +19,7 @@ DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
 _CONTENT_TYPE = CONTENT_TYPE.encode()
 _LITE_TOPIC = LITE_TOPIC.encode()
 _PRIORITY = priority.PRIORITY.encode()
+_EXPIRES = EXPIRES.encode()
 
 
 class ReceivedMessage(View, JsonBody):
@@ -61,6 +62,13 @@ class ReceivedMessage(View, JsonBody):
         """The due time, by the server's clock; None: it was not delayed."""
         entry = self.lane_entry
         return moment(entry[2]) if entry else None
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """The time from which groups do not receive it, by the server's clock; None: no limit."""
+        entry = self.lane_entry
+        expires_at_ms = expiry.at_ms(self.text_of(_EXPIRES), entry[2] if entry else self.stored_at_ms)
+        return moment(expires_at_ms) if expires_at_ms else None
 
     @property
     def delay_level(self) -> int:

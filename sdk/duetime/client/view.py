@@ -62,6 +62,11 @@ class MessageView(JsonBody):
         return self._message.properties.get(LITE_TOPIC, "")
 
     @property
+    def expires_at(self) -> datetime | None:
+        """The time from which groups do not receive it, by the server's clock; None: no limit, or not known yet."""
+        return moment(self._message.expires_at_ms) if self._message.expires_at_ms else None
+
+    @property
     def born_at(self) -> datetime:
         """The producer's clock."""
         return moment(self._message.born_at_ms)

@@ -193,6 +193,8 @@ def _row(message: Message) -> dict[str, Any]:
     }
     if message.max_wait is not None:
         options["max_wait"] = f"{delay_ms(message.max_wait, 'max_wait')}ms"
+    if message.expires is not None:
+        options["expires"] = f"{delay_ms(message.expires, 'expires')}ms"
     options |= {"keys": list(message.keys)} if message.keys else {}
     options |= {"properties": dict(message.properties)} if message.properties else {}
     # The key whose message it replaces, before any property; else the lite topic.

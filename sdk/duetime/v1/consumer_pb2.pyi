@@ -55,6 +55,7 @@ class TraceKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TRACE_KIND_ROLLED_BACK: _ClassVar[TraceKind]
     TRACE_KIND_GIVEN_UP: _ClassVar[TraceKind]
     TRACE_KIND_CHECKED: _ClassVar[TraceKind]
+    TRACE_KIND_LAPSED: _ClassVar[TraceKind]
 RECEIVE_ENCODING_MESSAGES: ReceiveEncoding
 RECEIVE_ENCODING_RECORDS: ReceiveEncoding
 RECEIPT_STATUS_OK: ReceiptStatus
@@ -89,6 +90,7 @@ TRACE_KIND_COMMITTED: TraceKind
 TRACE_KIND_ROLLED_BACK: TraceKind
 TRACE_KIND_GIVEN_UP: TraceKind
 TRACE_KIND_CHECKED: TraceKind
+TRACE_KIND_LAPSED: TraceKind
 
 class QueueNumber(_message.Message):
     __slots__ = ("queue", "shard_queue")

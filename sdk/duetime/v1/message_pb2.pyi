@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Message(_message.Message):
-    __slots__ = ("topic", "body", "properties", "tags", "keys", "sharding_key", "queue", "delay_level", "delay_ms", "deliver_at_ms", "id", "born_at_ms", "flag", "retry", "replace", "max_wait_ms", "priority", "lite_topic")
+    __slots__ = ("topic", "body", "properties", "tags", "keys", "sharding_key", "queue", "delay_level", "delay_ms", "deliver_at_ms", "id", "born_at_ms", "flag", "retry", "replace", "max_wait_ms", "priority", "lite_topic", "expires_ms")
     class PropertiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -32,6 +32,7 @@ class Message(_message.Message):
     MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     LITE_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_MS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     body: bytes
     properties: _containers.ScalarMap[str, str]
@@ -50,7 +51,8 @@ class Message(_message.Message):
     max_wait_ms: int
     priority: int
     lite_topic: str
-    def __init__(self, topic: _Optional[str] = ..., body: _Optional[bytes] = ..., properties: _Optional[_Mapping[str, str]] = ..., tags: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., sharding_key: _Optional[str] = ..., queue: _Optional[int] = ..., delay_level: _Optional[int] = ..., delay_ms: _Optional[int] = ..., deliver_at_ms: _Optional[int] = ..., id: _Optional[str] = ..., born_at_ms: _Optional[int] = ..., flag: _Optional[int] = ..., retry: _Optional[_Union[RetryPolicy, _Mapping]] = ..., replace: bool = ..., max_wait_ms: _Optional[int] = ..., priority: _Optional[int] = ..., lite_topic: _Optional[str] = ...) -> None: ...
+    expires_ms: int
+    def __init__(self, topic: _Optional[str] = ..., body: _Optional[bytes] = ..., properties: _Optional[_Mapping[str, str]] = ..., tags: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., sharding_key: _Optional[str] = ..., queue: _Optional[int] = ..., delay_level: _Optional[int] = ..., delay_ms: _Optional[int] = ..., deliver_at_ms: _Optional[int] = ..., id: _Optional[str] = ..., born_at_ms: _Optional[int] = ..., flag: _Optional[int] = ..., retry: _Optional[_Union[RetryPolicy, _Mapping]] = ..., replace: bool = ..., max_wait_ms: _Optional[int] = ..., priority: _Optional[int] = ..., lite_topic: _Optional[str] = ..., expires_ms: _Optional[int] = ...) -> None: ...
 
 class RetryPolicy(_message.Message):
     __slots__ = ("max_attempts", "levels", "exponential", "intervals")
@@ -87,7 +89,7 @@ class IntervalBackoff(_message.Message):
     def __init__(self, delays_ms: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StoredMessage(_message.Message):
-    __slots__ = ("topic", "queue", "offset", "body", "properties", "tags", "keys", "id", "flag", "born_at_ms", "stored_at_ms", "due_at_ms", "delay_level", "attempt", "born_host", "sys_flag", "priority")
+    __slots__ = ("topic", "queue", "offset", "body", "properties", "tags", "keys", "id", "flag", "born_at_ms", "stored_at_ms", "due_at_ms", "delay_level", "attempt", "born_host", "sys_flag", "priority", "expires_at_ms")
     class PropertiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -112,6 +114,7 @@ class StoredMessage(_message.Message):
     BORN_HOST_FIELD_NUMBER: _ClassVar[int]
     SYS_FLAG_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_MS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue: int
     offset: int
@@ -129,7 +132,8 @@ class StoredMessage(_message.Message):
     born_host: str
     sys_flag: int
     priority: int
-    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., body: _Optional[bytes] = ..., properties: _Optional[_Mapping[str, str]] = ..., tags: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., id: _Optional[str] = ..., flag: _Optional[int] = ..., born_at_ms: _Optional[int] = ..., stored_at_ms: _Optional[int] = ..., due_at_ms: _Optional[int] = ..., delay_level: _Optional[int] = ..., attempt: _Optional[int] = ..., born_host: _Optional[str] = ..., sys_flag: _Optional[int] = ..., priority: _Optional[int] = ...) -> None: ...
+    expires_at_ms: int
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., body: _Optional[bytes] = ..., properties: _Optional[_Mapping[str, str]] = ..., tags: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., id: _Optional[str] = ..., flag: _Optional[int] = ..., born_at_ms: _Optional[int] = ..., stored_at_ms: _Optional[int] = ..., due_at_ms: _Optional[int] = ..., delay_level: _Optional[int] = ..., attempt: _Optional[int] = ..., born_host: _Optional[str] = ..., sys_flag: _Optional[int] = ..., priority: _Optional[int] = ..., expires_at_ms: _Optional[int] = ...) -> None: ...
 
 class FieldViolation(_message.Message):
     __slots__ = ("field", "description")

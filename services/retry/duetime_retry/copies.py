@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from duetime_format import attempts as histories
-from duetime_format import layout, record
+from duetime_format import expiry, layout, record
 from duetime_format.attempts import AttemptHistory
 from duetime_format.lanes import queue_of
 from duetime_format.limits import PROPERTIES_BYTES_MAX
@@ -180,6 +180,9 @@ def copied(found: Record, topic: str, queue: int, properties: Mapping[str, str],
 
 def _kept(found: Record) -> dict[str, str]:
     properties = decode_properties(found.properties)
+    if expires_at_ms := expiry.of_record(found):
+        # The copy has a due time of its own.
+        properties[record.EXPIRES] = str(max(expires_at_ms, record.TIMER_OUT_MIN))
     return {name: value for name, value in properties.items() if name not in _DROPPED}
 
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from duetime.v1 import consumer_pb2, message_pb2
 from duetime_core.errors import DueTimeError, InvalidArgument, Violation
 from duetime_core.rpc.attempts import failed_attempts
-from duetime_format import priority, record
+from duetime_format import expiry, priority, record
 from duetime_format.attempts import AttemptHistory
 from duetime_format.limits import PROPERTIES_BYTES_MAX
 from duetime_format.names import DLQ_PREFIX, retry_topic
@@ -180,6 +180,7 @@ def dead_letter_of(letter: StoredDeadLetter) -> consumer_pb2.DeadLetter:
             born_host=record.host_text(found.born_host),
             sys_flag=found.sys_flag,
             priority=priority.of(names),
+            expires_at_ms=expiry.of_record(found),
         ),
         group=group_of(letter),
         shard=letter.place.shard,

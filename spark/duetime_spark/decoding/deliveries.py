@@ -215,8 +215,9 @@ class Deliveries:
             case events.GiveEvent():
                 self._give(event, places[event.place])
             case events.EndEvent(lease=lease):
-                # Lease 0: a returned message could not be read. SUPERSEDED: it was not delivered.
-                if lease not in (0, events.SUPERSEDED):
+                # Lease 0: a returned message could not be read. SUPERSEDED: it was not delivered. LAPSED: it was not
+                # delivered again.
+                if lease not in (0, events.SUPERSEDED, events.LAPSED):
                     self._leave(places[event.place], lease, spans_of(event.ranges), stored_at_ms, ACKED)
             case events.ChangeEvent(lease=lease):
                 self._change(places[event.place], lease, spans_of(event.ranges), event.until_ms)

@@ -27,6 +27,7 @@ TraceKind = Literal[
     "redriven",
     "discarded",
     "quarantined",
+    "lapsed",
     "unspecified",
 ]
 

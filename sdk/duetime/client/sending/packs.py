@@ -29,7 +29,7 @@ ALIKE_COUNT_MIN = 16
 _FIELDS = attrgetter(*(name for name in Message.__dataclass_fields__ if name != "body"))
 # Fields that a pack can't carry.
 _OWN = attrgetter("key", "keys", "properties", "sharding_key", "id", "flag", "replace", "lite_topic")
-_OWN_OR_NONE = attrgetter("queue", "retry", "max_wait", "priority")
+_OWN_OR_NONE = attrgetter("queue", "retry", "max_wait", "priority", "expires")
 
 
 class Pack:

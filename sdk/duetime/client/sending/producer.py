@@ -37,7 +37,6 @@ from duetime.v1 import gateway_pb2
 
 PENDING_BYTES_MAX = 64 * 1024 * 1024
 
-T = TypeVar("T")
 F = TypeVar("F", bound=Callable[[UndecidedMessage], Any])
 
 
@@ -97,6 +96,7 @@ class AsyncProducer(ClosableClient):
         max_wait: Length | None = None,
         priority: int | None = None,
         lite_topic: str = "",
+        expires: Length | None = None,
     ) -> Receipt:
         """Sends one message; concurrent calls share requests. The arguments are those of `Message`.
 
@@ -106,9 +106,8 @@ class AsyncProducer(ClosableClient):
             DueTimeError: the message was rejected, or not acknowledged within the timeout.
             TypeError: `Message` does not accept the body, or keys is a str.
         """
-        message = Message(topic, body, delay, level, tags, keys, properties or {}, sharding_key, queue, id, flag, retry)
-        message.deliver_at, message.key, message.replace, message.max_wait = deliver_at, key, replace, max_wait
-        message.priority, message.lite_topic = priority, lite_topic
+        first = topic, body, delay, level, tags, keys, properties or {}, sharding_key, queue, id, flag, retry
+        message = Message(*first, deliver_at, key, replace, max_wait, priority, lite_topic, expires)
         return await self.send_message(message)
 
     async def send_message(self, message: Message) -> Receipt:
@@ -223,6 +222,7 @@ class AsyncProducer(ClosableClient):
         retry: str | None = None,
         check_after: Length | None = None,
         priority: int | None = None,
+        expires: Length | None = None,
     ) -> AsyncTransaction:
         """A message as a with block: stored at the beginning and invisible, committed at the end, rolled back if an
         exception leaves the block. A delay counts from the commit.
@@ -234,8 +234,8 @@ class AsyncProducer(ClosableClient):
 
         The other arguments are those of `Message`. The beginning of the block raises the errors of `send`.
         """
-        message = Message(topic, body, delay, level, tags, keys, properties or {}, sharding_key, queue, id, flag, retry)
-        message.deliver_at, message.key, message.priority = deliver_at, key, priority
+        first = topic, body, delay, level, tags, keys, properties or {}, sharding_key, queue, id, flag, retry
+        message = Message(*first, deliver_at, key, priority=priority, expires=expires)
         return AsyncTransaction(self._transacting, message, group, check_after)
 
     @overload

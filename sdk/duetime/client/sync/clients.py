@@ -156,6 +156,7 @@ class Producer(SyncSender):
         max_wait: Length | None = None,
         priority: int | None = None,
         lite_topic: str = "",
+        expires: Length | None = None,
     ) -> Receipt:
         """Sends one message; concurrent calls share requests. The arguments are those of `Message`.
 
@@ -165,9 +166,8 @@ class Producer(SyncSender):
             DueTimeError: the message was rejected, or not acknowledged within the timeout.
             TypeError: `Message` does not accept the body, or keys is a str.
         """
-        message = Message(topic, body, delay, level, tags, keys, properties or {}, sharding_key, queue, id, flag, retry)
-        message.deliver_at, message.key, message.replace, message.max_wait = deliver_at, key, replace, max_wait
-        message.priority, message.lite_topic = priority, lite_topic
+        first = topic, body, delay, level, tags, keys, properties or {}, sharding_key, queue, id, flag, retry
+        message = Message(*first, deliver_at, key, replace, max_wait, priority, lite_topic, expires)
         return self.send_message(message)
 
     @overload
@@ -267,6 +267,7 @@ class Producer(SyncSender):
         retry: str | None = None,
         check_after: Length | None = None,
         priority: int | None = None,
+        expires: Length | None = None,
     ) -> Transaction:
         """A message as a with block: stored at the beginning and invisible, committed at the end, rolled back if an
         exception leaves the block. A delay counts from the commit.
@@ -297,6 +298,7 @@ class Producer(SyncSender):
                 retry=retry,
                 check_after=check_after,
                 priority=priority,
+                expires=expires,
             )
         )
 

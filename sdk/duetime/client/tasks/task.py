@@ -33,6 +33,7 @@ class SendOptions(TypedDict, total=False):
     replace: bool
     max_wait: Length
     priority: int
+    expires: Length
     properties: Mapping[str, str]
     sharding_key: str
     retry: str

@@ -102,6 +102,7 @@ def draft_of(message: message_pb2.Message) -> Draft:
         message.max_wait_ms,
         message.priority if message.HasField("priority") else None,
         message.lite_topic,
+        message.expires_ms,
     )
 
 

@@ -28,6 +28,7 @@ from duetime_format.admission import (
     lite_topic_of,
     violations,
 )
+from duetime_format.expiry import EXPIRES_MS_MAX
 from duetime_format.lanes import TIMER_LANE_FIRST
 from duetime_format.levels import DELAY_MS_MAX
 from duetime_format.making import RecordMaker, topic_field
@@ -180,6 +181,7 @@ class Encoder:
             or (lite and not (route.is_lite and _is_plain_lite(batch, draft, lite)))
             or (properties and not are_plain(properties))
             or (retry is not None and retry_policy.violations("retry", retry))
+            or not 0 <= draft.expires_ms <= EXPIRES_MS_MAX
         ):
             fault = self.fault(batch, draft, route)
             if fault is not None:
@@ -194,8 +196,7 @@ class Encoder:
             text += f"__SHARDINGKEY\x01{sharding_key}\x02"
         if properties:
             text += "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
-        if retry is not None:
-            text += f"{record.RETRY}\x01{retry_policy.render(retry)}\x02"
+        text += _rules(draft)
         if urgency is not None:
             text += f"{priority.PRIORITY}\x01{urgency}\x02"
             queue = route.choose_for_priority(urgency)
@@ -359,11 +360,21 @@ def _is_plain_lite(batch: DraftBatch, draft: Draft, lite: str) -> bool:
     return draft.queue is None and not draft.sharding_key and draft.priority is None
 
 
+def _rules(draft: Draft) -> str:
+    """The properties with the message's retry policy and expiry."""
+    text = ""
+    if draft.retry is not None:
+        text += f"{record.RETRY}\x01{retry_policy.render(draft.retry)}\x02"
+    if draft.expires_ms:
+        text += f"{record.EXPIRES}\x01{draft.expires_ms}\x02"
+    return text
+
+
 def _content(draft: Draft) -> tuple[object, ...]:
     """The content that a repeat must have in common with the first send."""
     own = {name: value for name, value in draft.properties.items() if name not in TRACING}
     due = draft.delay_level, draft.delay_ms, draft.deliver_at_ms
-    return draft.body, own, draft.tags, tuple(draft.keys), due, draft.retry, draft.replace
+    return draft.body, own, draft.tags, tuple(draft.keys), due, draft.retry, draft.replace, draft.expires_ms
 
 
 def _room(level: int) -> int:

@@ -39,7 +39,7 @@ from duetime_shard.lanes import LaneProgress
 from duetime_store.finding.index import IndexFile, may_be_within
 from duetime_store.finding.indexer import Indexer, keys_between
 from duetime_store.metrics import StoreMetrics
-from duetime_store.reading.messages import stored_message
+from duetime_store.reading.messages import set_due, stored_message
 from duetime_store.reading.turns import ScanTurns, YieldingScan
 from duetime_store.writing.store import Store
 
@@ -374,13 +374,13 @@ class MessageFinder:
         is_lane = number is not None and number in self._lanes
         if state == STORED or not (is_lane or found.topic in _HALF_TOPICS):
             return answer
-        answer.message.topic = seen.real_topic
+        answer.message.topic, answer.message.expires_at_ms = seen.real_topic, 0
         answer.message.queue = number_of(seen.properties.get(record.REAL_QID), 9) or 0
         if number is None:
             return answer
         lane = self._lanes[number]
         answer.message.delay_level = level_of(found.queue) if found.topic == SCHEDULE_TOPIC else 0
-        answer.message.due_at_ms = due_of(int(lane.units(np.array([found.queue_offset]))["tags"][0]))
+        set_due(answer.message, seen.properties, due_of(int(lane.units(np.array([found.queue_offset]))["tags"][0])))
         if state == PENDING:
             answer.lane, answer.entry = number, found.queue_offset
             answer.before_count = lane.pending_before(found.queue_offset)

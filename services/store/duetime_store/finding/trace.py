@@ -4,7 +4,7 @@
                      %RETRY%group and %DLQ%group; quarantined in DT_QUARANTINE
     DT_CHECKS        of a transaction: the number of checks of its producers
     DT_ATTEMPTS      of the copies: failed deliveries, and their errors
-    DT_GROUPS        the journal, from the first possible delivery: received, acknowledged, leases that ended
+    DT_GROUPS        the journal, from the first possible delivery: received, acknowledged, lapsed, leases that ended
 
 A delivery is identified by its group and the time of receiving; facts from several sources are merged. Nothing is
 guessed: parts that were not read, or are no longer stored, are reported as gaps.
@@ -66,10 +66,12 @@ COMMITTED = consumer_pb2.TRACE_KIND_COMMITTED
 ROLLED_BACK = consumer_pb2.TRACE_KIND_ROLLED_BACK
 GIVEN_UP = consumer_pb2.TRACE_KIND_GIVEN_UP
 CHECKED = consumer_pb2.TRACE_KIND_CHECKED
+LAPSED = consumer_pb2.TRACE_KIND_LAPSED
 # Order of the events of one attempt within one millisecond: as they can happen.
 _ORDER = (
     *(PREPARED, CHECKED, ROLLED_BACK, GIVEN_UP, COMMITTED),
     *(ACCEPTED, RESTORED, REDRIVEN, RECEIVED, ACKNOWLEDGED, EXPIRED, FAILED, DEFERRED, RESCHEDULED, DEAD, DISCARDED),
+    LAPSED,
     *(CANCELLED, REPLACED, QUARANTINED),
 )
 
@@ -167,7 +169,7 @@ class MessageTraces:
             used = self._queues, self._log, self._store.indexed
             journals = Journals(*used, self._reader, self._finder, walk, view)
             life = await self._life(journals, records, more=more)
-        life.events.sort(key=lambda event: (event.at_ms, event.attempt, _ORDER.index(event.kind)))
+        life.events.sort(key=_order)
         message_id = records[-1].id or message_id
         return consumer_pb2.TraceMessageResponse(id=message_id, events=life.events, gaps=life.gaps)
 
@@ -333,8 +335,8 @@ class MessageTraces:
         if one.kind == events.TAKEN:
             life.add(DISCARDED, stored_at_ms, place, group=group)
             return
-        if one.kind == events.END and one.lease == events.SUPERSEDED:
-            life.add(DISCARDED, stored_at_ms, place, group=group)
+        if one.kind == events.END and one.lease in (events.SUPERSEDED, events.LAPSED):
+            life.add(DISCARDED if one.lease == events.SUPERSEDED else LAPSED, stored_at_ms, place, group=group)
             return
         if one.kind == events.LEFT:
             said = (DISCARDED, *place)
@@ -389,6 +391,11 @@ class MessageTraces:
             if (group, attempt) not in ended:
                 # A broker wrote it, or the part of the journal that was read does not reach it.
                 life.add(FAILED, seen.record.stored_at_ms, _place(seen), group=group, attempt=attempt)
+
+
+def _order(event: Event) -> tuple[int, bool, int, int]:
+    """By time. A message lapses after its deliveries of the same millisecond."""
+    return event.at_ms, event.kind == LAPSED, event.attempt, _ORDER.index(event.kind)
 
 
 def _note(life: _Life, group: str, attempts: Sequence[AttemptFailure], due_at_ms: int) -> None:

@@ -16,6 +16,7 @@ from duetime_store.groups import dead_letters
 from duetime_store.groups.admin import GroupAdmin
 from duetime_store.groups.fetch import FetchRequest, LeasedBatch
 from duetime_store.groups.groups import EXPIRED, OK, GroupRegistry, OpenMessage
+from duetime_store.groups.lapsing import expired
 from duetime_store.groups.offsets import check_group
 from duetime_store.groups.receiving import GroupReceiver
 from duetime_store.metrics import StoreMetrics
@@ -166,13 +167,16 @@ class GroupCalls:
                 continue
             (receipt,) = receipts.pack(self._shard, one.lease.id, [one.offset])
             leased = self._leased(one, receipt)
-            if leased.status == OK:
+            if leased.status == OK and expired(one.place, leased.record, [len(leased.record)], response.now_ms):
+                self._groups.lapse(one.place, [one.offset], one.lease.id)
+            elif leased.status == OK:
                 response.leased.append(leased)
                 size += leased.ByteSize()
             else:
                 # It is unreadable for good: nothing is left for a dead letter.
                 self._groups.ack(one.place.key.group, [receipt])
                 self._groups.lost_count += 1
+        await self._receiver.durable()
         return response
 
     async def defer(self, request: store_pb2.DeferRequest) -> store_pb2.DeferResponse:

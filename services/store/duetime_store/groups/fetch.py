@@ -21,6 +21,7 @@ from duetime_format.units import FILLER_SIZE
 
 from duetime_store.groups.groups import GroupRegistry
 from duetime_store.groups.holds import GroupPlace, Hold, Lease
+from duetime_store.groups.lapsing import expired
 from duetime_store.lanes.alarm import ShardClock
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.queues.queues import Queues
@@ -90,6 +91,8 @@ class FetchProgress:
     refused: bool = False
     # Returned messages and retries filled the call.
     only_again: bool = False
+    # Messages had expired.
+    lapsed: bool = False
     # Lite topics left for another fetch.
     unvisited: Sequence[str] = ()
 
@@ -187,9 +190,11 @@ class Fetcher:
                     hold = entries[offset]
                     attempts.append(hold.attempt)
                     by_hold.setdefault(id(hold), ([], hold.attempt, hold))[0].append(offset)
-                self._lease(
-                    fetched, place, list(by_hold.values()), place.frontier, Columns(records, sizes, kept, attempts)
-                )
+                held = Columns(records, sizes, kept, attempts)
+                if not self._lease(fetched, place, list(by_hold.values()), place.frontier, held):
+                    if fetched.pause():
+                        return
+                    continue
             if fetched.asked.ordered or not kept:
                 return
 
@@ -250,8 +255,9 @@ class Fetcher:
                 return
             attempts = [count + 1 for count in retries(scanned.records, scanned.sizes)]
             held = Columns(scanned.records, scanned.sizes, offsets, attempts)
-            self._lease(fetched, place, by_attempt(offsets, attempts), scanned.next_offset, held)
-            if not fetched.asked.wanted.passes_all and fetched.pause():
+            leased = self._lease(fetched, place, by_attempt(offsets, attempts), scanned.next_offset, held)
+            fetched.unfinished |= not leased and scanned.next_offset < queue.max_offset
+            if not (leased and fetched.asked.wanted.passes_all) and fetched.pause():
                 return
 
     def _pass(self, place: GroupPlace, offset: int) -> None:
@@ -334,10 +340,18 @@ class Fetcher:
         parts: Sequence[tuple[list[int], int, Hold | None]],
         after: int,
         held: "Columns",
-    ) -> None:
-        """Makes one lease over messages of a place; each of the parts has its own attempt and past."""
+    ) -> bool:
+        """Makes one lease over messages of a place; each of the parts has its own attempt and past. The place's
+        frontier becomes `after`. Ends expired messages; returns False if there are no others."""
         asked, groups = fetched.asked, self._groups
         now_ms = self._clock.now_ms()
+        if late := expired(place, held.records, held.sizes, now_ms):
+            groups.lapse(place, [held.offsets[index] for index in late])
+            fetched.lapsed = True
+            parts, held = _without(parts, held, late)
+            if not parts:
+                self._pass(place, after)
+                return False
         until_ms, before = now_ms + asked.invisible_ms, place.frontier
         lease = groups.progress.new_lease(place, now_ms, asked.max_attempts, ordered=asked.ordered, caller=asked.caller)
         outstanding = groups.progress.outstanding
@@ -348,6 +362,7 @@ class Fetcher:
         fetched.found = True
         fetched.count -= len(held.offsets)
         fetched.size -= len(held.records)
+        return True
 
 
 def by_attempt(offsets: list[int], attempts: list[int]) -> list[tuple[list[int], int, Hold | None]]:
@@ -359,6 +374,18 @@ def by_attempt(offsets: list[int], attempts: list[int]) -> list[tuple[list[int],
     for offset, attempt in zip(offsets, attempts, strict=True):
         found.setdefault(attempt, []).append(offset)
     return [(own, attempt, None) for attempt, own in found.items()]
+
+
+def _without(
+    parts: Sequence[tuple[list[int], int, Hold | None]], held: Columns, late: Sequence[int]
+) -> tuple[list[tuple[list[int], int, Hold | None]], Columns]:
+    """The parts and columns of a lease without the messages at these indices."""
+    left = sorted(set(range(len(held.offsets))).difference(late))
+    offsets, sizes, attempts = ([row[at] for at in left] for row in (held.offsets, held.sizes, held.attempts))
+    kept = set(offsets)
+    rest = [([one for one in own if one in kept], attempt, past) for own, attempt, past in parts]
+    records = _picked(held.records, held.sizes, left)
+    return [part for part in rest if part[0]], Columns(records, sizes, offsets, attempts)
 
 
 def _picked(records: bytes, sizes: list[int], indices: list[int]) -> bytes:

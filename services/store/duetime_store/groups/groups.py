@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from duetime_core.telemetry.logs import sparing
 from duetime_format import receipts
-from duetime_format.events import SUPERSEDED, Letter, PlaceKey
+from duetime_format.events import LAPSED, SUPERSEDED, Letter, PlaceKey
 from duetime_shard.gone import GoneDeadLetters
 
 from duetime_store.files.gate import WriteGate
@@ -76,6 +76,8 @@ class Activity:
 
     acks: Rate = field(default_factory=Rate)
     acked_count: int = 0
+    # Messages that had expired, and were not given to it.
+    lapsed_count: int = 0
     receives: Rate = field(default_factory=Rate)
     # Times of receives, by name and topic; the latest last.
     members: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -345,6 +347,14 @@ class GroupRegistry:
         """Ends returned messages whose records are gone or damaged."""
         self.journal.end(place, 0, offsets)
         self.lost_count += self.progress.end(place, 0, offsets)
+
+    def lapse(self, place: GroupPlace, offsets: list[int], lease_id: int = 0) -> None:
+        """Ends expired messages: new ones, returned ones, or those under a retry service's lease. The caller moves the
+        frontier past new ones."""
+        self.journal.end(place, LAPSED, offsets)
+        self.progress.end(place, lease_id, offsets)
+        self._active(place.key.group).lapsed_count += len(offsets)
+        self._unblocked(place)
 
     def skip(self, place: GroupPlace, offsets: list[int]) -> None:
         """Ends returned messages that are not for the place."""

@@ -84,6 +84,9 @@ class LiteFetcher(Fetcher):
             lite = self._lites.use(key)
             if lite is not None:
                 self._take(fetched, key, lite)
+                if fetched.unfinished:
+                    fetched.unvisited = list(keys[index:])
+                    break
         return fetched
 
     def may_have(self, asked: FetchRequest, key: str) -> bool:
@@ -177,11 +180,12 @@ class LiteFetcher(Fetcher):
             if fetched.peek:
                 fetched.found = True
                 return
-            if self._lease_some(fetched, place, offsets[: fetched.fresh]) or fetched.unfinished:
+            if self._lease_some(fetched, place, offsets[: fetched.fresh]) or fetched.pause():
                 return
 
     def _lease_some(self, fetched: FetchProgress, place: GroupPlace, offsets: list[int]) -> bool:
-        """Leases the first messages that fit. Returns False if none is left of them: they are gone or damaged."""
+        """Leases the first messages that fit. Returns False if none is left of them: they are gone, damaged or
+        expired."""
         queue = self.queue(place)
         units = queue.read_at(np.array(offsets, np.int64))
         fit = fitting(units["size"].tolist(), fetched.size, least=0 if fetched.given else 1)
@@ -197,8 +201,7 @@ class LiteFetcher(Fetcher):
             return False
         sizes = [size for size in sizes if size]
         attempts = [count + 1 for count in retries(records, sizes)]
-        self._lease(fetched, place, by_attempt(kept, attempts), after, Columns(records, sizes, kept, attempts))
-        return True
+        return self._lease(fetched, place, by_attempt(kept, attempts), after, Columns(records, sizes, kept, attempts))
 
 
 class LiteReceiver:

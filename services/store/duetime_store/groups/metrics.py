@@ -10,7 +10,8 @@ from duetime_store.groups.retries import WaitingRetries
 
 
 class GroupCollector(Collector):
-    """Outstanding messages of all groups, and lost ones; waiting retries and acknowledgements of each."""
+    """Outstanding messages of all groups, and lost ones; waiting retries, acknowledgements and expired
+    messages of each."""
 
     def __init__(self, groups: GroupRegistry, retries: WaitingRetries) -> None:
         self._groups = groups
@@ -45,3 +46,10 @@ class GroupCollector(Collector):
         for group, active in list(self._groups.activity.items()):
             acknowledged.add_metric([group], active.acked_count)
         yield acknowledged
+        lapsed = CounterMetricFamily(
+            "duetime_store_lapsed", "Messages that groups did not receive since they had expired", labels=["group"]
+        )
+        for group, active in list(self._groups.activity.items()):
+            if active.lapsed_count:
+                lapsed.add_metric([group], active.lapsed_count)
+        yield lapsed

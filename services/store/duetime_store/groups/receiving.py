@@ -90,6 +90,8 @@ class GroupReceiver:
             fitting = asked if room is None else replace(asked, max_bytes=room.left(asked.max_bytes))
             fetched = fetch(fitting)
             given.extend(fetched.given)
+            if fetched.lapsed:
+                self._flusher.wake()
             if room is not None:
                 room.take(sum(len(one.records) for one in fetched.given))
             return fetched

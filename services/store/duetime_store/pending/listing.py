@@ -31,7 +31,7 @@ from duetime_format.units import FILLER_SIZE, Ints, Mask, Units
 from duetime_store.counting.ledger import Ledger
 from duetime_store.lanes.lane import PENDING, PendingRows, ShardLane
 from duetime_store.lanes.lanes import ShardLanes
-from duetime_store.reading.messages import stored_message
+from duetime_store.reading.messages import set_due, stored_message
 from duetime_store.reading.reader import Reader
 from duetime_store.reading.turns import ScanTurns, YieldingScan
 
@@ -343,7 +343,8 @@ def _message(found: record.Record, spot: Spot) -> PendingMessage:
         message.properties[record.RETRY_TOPIC] = properties[record.RETRY_TOPIC]
     queue = properties.get(record.REAL_QID, "")
     message.queue = int(queue) if queue.isdecimal() and len(queue) < 10 else 0
-    message.offset, message.due_at_ms = spot.entry, spot.due_at_ms
+    message.offset = spot.entry
+    set_due(message, properties, spot.due_at_ms)
     message.delay_level = 0 if is_timer_lane(spot.lane) else spot.lane
     history = properties.get(record.ATTEMPTS, "") if is_group_topic(message.topic) else ""
     attempts = failed_attempts(histories.decode(history)) if history else ()

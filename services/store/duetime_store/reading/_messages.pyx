@@ -28,6 +28,7 @@ cdef enum:
     DIGITS_MAX = 18  # a longer number might not fit an int64
     PRIORITY_DIGITS_MAX = 10
     PRIORITY_MAX = 0x7FFFFFFF
+    EXPIRES_BYTES = 10  # DT_EXPIRES
     # All fields except body, topic and properties: tags, numbers of 10 bytes, a host of 26, lengths.
     FIELDS_BYTES_MAX = 256
     LENGTH_BYTES = 6  # a message's tag and length
@@ -35,6 +36,8 @@ cdef enum:
 cdef struct Span:
     const uint8_t *at
     int64_t size
+
+cdef int64_t EXPIRY_TIME_MIN = record.TIMER_OUT_MIN
 
 # The names that users may not set; there are about 60.
 cdef Span _hidden[128]
@@ -97,6 +100,7 @@ cdef int64_t _message(const uint8_t *at, const Parts *parts, uint8_t *start):
     cdef Span topic = Span(at + parts.topic.begin, parts.topic.end - parts.topic.begin)
     cdef Span properties = Span(at + parts.properties.begin, parts.properties.end - parts.properties.begin)
     cdef Span tag = Span(at, 0), keys = Span(at, 0), message_id = Span(at, 0), priority = Span(at, 0)
+    cdef Span expires = Span(at, 0)
     cdef int64_t due_at_ms = 0, level = 0
     if has_crc_mark(properties.at, properties.size):
         properties.size -= CRC_ENDING_BYTES
@@ -107,7 +111,7 @@ cdef int64_t _message(const uint8_t *at, const Parts *parts, uint8_t *start):
     to = _integer(to, 2, load32(at + QUEUE_ID_AT))
     to = _integer(to, 3, load64(at + QUEUE_OFFSET_AT))
     to = _text(to, 4, body)
-    to = _map(to, properties, &tag, &keys, &message_id, &priority)
+    to = _map(to, properties, &tag, &keys, &message_id, &priority, &expires)
     if not _is_ascii(keys) or not _lane_entry(properties, &level, &due_at_ms):
         return 0
     to = _text(to, 6, tag)
@@ -122,6 +126,7 @@ cdef int64_t _message(const uint8_t *at, const Parts *parts, uint8_t *start):
     to = _host(to, at + BORN_HOST_AT)
     to = _integer(to, 16, sys_flag)
     to = _priority(to, priority)
+    to = _expires(to, expires, due_at_ms or load64(at + parts.stored_at))
     # The length precedes the message and is known now.
     cdef int64_t length = to - start - LENGTH_BYTES
     start[0] = 2 << 3 | 2
@@ -131,9 +136,9 @@ cdef int64_t _message(const uint8_t *at, const Parts *parts, uint8_t *start):
 
 
 cdef uint8_t *_map(
-    uint8_t *to, Span properties, Span *tag, Span *keys, Span *message_id, Span *priority
+    uint8_t *to, Span properties, Span *tag, Span *keys, Span *message_id, Span *priority, Span *expires
 ) noexcept nogil:
-    """Writes the user's properties and finds the four that have fields of their own."""
+    """Writes the user's properties and finds the five that have fields of their own."""
     cdef const uint8_t *at = properties.at
     cdef const uint8_t *end = at + properties.size
     cdef const uint8_t *value_end
@@ -154,6 +159,8 @@ cdef uint8_t *_map(
                 message_id[0] = value
             elif _is(name, b"_SYS_MSG_PRIORITY_", 18):
                 priority[0] = value
+            elif _is(name, b"DT_EXPIRES", EXPIRES_BYTES):
+                expires[0] = value
             elif not _is_hidden(name):
                 to[0] = 5 << 3 | 2
                 to = put_varint(to + 1, _text_bytes(name.size) + _text_bytes(value.size))
@@ -265,6 +272,18 @@ cdef uint8_t *_priority(uint8_t *to, Span digits) noexcept nogil:
             return to
         value = 10 * value + (digits.at[number] - c'0')
     return put_varint(put_varint(to, 17 << 3), <uint64_t>value) if value <= PRIORITY_MAX else to
+
+
+cdef uint8_t *_expires(uint8_t *to, Span digits, int64_t delivered_at_ms) noexcept nogil:
+    """Field 18, as by expiry.at_ms."""
+    cdef int64_t value = 0, number
+    if digits.size > DIGITS_MAX:
+        return to
+    for number in range(digits.size):
+        if not c'0' <= digits.at[number] <= c'9':
+            return to
+        value = 10 * value + (digits.at[number] - c'0')
+    return _integer(to, 18, value + delivered_at_ms if 0 < value < EXPIRY_TIME_MIN else value)
 
 
 cdef uint8_t *_integer(uint8_t *to, int field, int64_t value) noexcept nogil:

@@ -1,10 +1,11 @@
 """Records as StoredMessage, for readers that do not decode records themselves."""
 
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 
 from duetime.v1 import gateway_pb2, message_pb2
-from duetime_format import priority, record
+from duetime_format import expiry, priority, record
 from duetime_format.compiled import twin
 from duetime_format.errors import DamagedBytes
 from duetime_format.properties import decode_properties
@@ -66,4 +67,10 @@ def stored_message(found: record.Record) -> message_pb2.StoredMessage:
         born_host=_host_text(found.born_host),
         sys_flag=found.sys_flag,
         priority=priority.of(properties),
+        expires_at_ms=expiry.of(properties, entry[2] if entry else found.stored_at_ms),
     )
+
+
+def set_due(message: message_pb2.StoredMessage, properties: Mapping[str, str], due_at_ms: int) -> None:
+    """Completes the message of a lane's entry, which knows its due time."""
+    message.due_at_ms, message.expires_at_ms = due_at_ms, expiry.of(properties, due_at_ms)

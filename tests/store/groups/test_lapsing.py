@@ -1,0 +1,185 @@
+"""Messages that expire: groups do not receive them any more, and are done with them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from duetime.v1 import consumer_pb2
+from duetime_format import record
+from duetime_format.names import dlq_topic, retry_topic
+from duetime_format.properties import encode_properties
+
+from tests.store.conftest import restored, sent
+from tests.store.groups.running import GROUP, INVISIBLE_MS, OK, TOPIC, Consuming, names, told
+from tests.store.groups.test_lites import Liting
+
+LIFE_MS = 5_000
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Consuming]:
+    async with Consuming(tmp_path / "store") as running:
+        yield running
+
+
+async def send(store: Consuming, *ids: str, life_ms: int = LIFE_MS) -> None:
+    await store.put(*(sent(one, DT_EXPIRES=str(life_ms)) for one in ids))
+
+
+async def kinds(store: Consuming, message_id: str) -> list[str]:
+    """The group's part of the message's life."""
+    answer = await store.stub.TraceMessage(consumer_pb2.TraceMessageRequest(id=message_id), timeout=60)
+    found = [event.kind for event in answer.events if event.group]
+    return [consumer_pb2.TraceKind.Name(kind).removeprefix("TRACE_KIND_").lower() for kind in found]
+
+
+async def lag(store: Consuming) -> list[int]:
+    return [one.lag for one in (await store.describe()).queues if one.topic == TOPIC]
+
+
+def lapsed(store: Consuming) -> float:
+    return store.node.registry.get_sample_value("duetime_store_lapsed_total", {"group": GROUP}) or 0
+
+
+async def test_message_is_received_until_it_expires(store: Consuming) -> None:
+    await send(store, "a")
+    await store.clock.advance(LIFE_MS - 1)
+    assert names(await store.receive()) == ["a"]
+    await store.clock.advance(1)
+    assert await store.receive(group="audit") == []
+    assert lapsed(store) == 0
+    assert store.node.registry.get_sample_value("duetime_store_lapsed_total", {"group": "audit"}) == 1
+
+
+async def test_expired_message_is_done_for_its_group(store: Consuming) -> None:
+    await send(store, "a")
+    await store.send("b")
+    await store.clock.advance(LIFE_MS)
+    (got,) = await store.receive()
+    assert (got.message.id, lapsed(store)) == ("b", 1)
+    await store.ack(got)
+    assert await lag(store) == [0]
+    assert [one.committed_offset for one in (await store.describe()).queues if one.topic == TOPIC] == [2]
+    assert (await kinds(store, "a"), await kinds(store, "b")) == (["lapsed"], ["received", "acknowledged"])
+
+
+async def test_only_expired_messages_are_left_out(store: Consuming) -> None:
+    await store.put(*(sent(str(n), **({"DT_EXPIRES": "1"} if n % 3 else {})) for n in range(9)))
+    await store.clock.advance(1)
+    got = await store.receive()
+    assert names(got) == ["0", "3", "6"]
+    assert await store.ack(*got) == [OK] * 3
+    assert await lag(store) == [0]
+
+
+async def test_delayed_message_expires_after_its_due_time(store: Consuming) -> None:
+    due_ms = store.clock.now_ms() + 1_000
+    await store.put(sent("a", level=1, DT_EXPIRES=str(LIFE_MS)))
+    # It is delivered late.
+    await store.clock.advance(3_000)
+    await store.put_entries(restored(store.node.store, 1, 0, 1), lane=1, first_entry=0)
+    await store.clock.advance(1_000 + LIFE_MS - 3_001)
+    (pulled,) = (await store.pull()).messages
+    assert (pulled.expires_at_ms, dict(pulled.properties)) == (due_ms + LIFE_MS, {})
+    (got,) = await store.receive()
+    assert got.message.expires_at_ms == due_ms + LIFE_MS
+    await store.clock.advance(1)
+    assert await store.receive(group="audit") == []
+    # Readers by offset get it.
+    assert len((await store.pull()).messages) == 1
+
+
+async def test_message_that_expires_under_its_lease_is_not_redelivered(store: Consuming) -> None:
+    await send(store, "a", "b", "c")
+    got = await store.receive()
+    await store.clock.advance(LIFE_MS)
+    # A delivery before the end counts to its end.
+    assert await store.ack(got[0]) == [OK]
+    assert await store.change(got[1]) == [OK]
+    assert await store.receive() == []
+    await store.clock.advance(INVISIBLE_MS)
+    assert await store.receive() == []
+    assert (await lag(store), lapsed(store)) == ([0], 2)
+    assert await kinds(store, "b") == ["received", "expired", "lapsed"]
+
+
+async def test_expired_message_is_no_dead_letter(store: Consuming) -> None:
+    await send(store, "a")
+    await store.send("b")
+    assert len(await store.receive(max_attempts=1)) == 2
+    await store.clock.advance(INVISIBLE_MS)
+    taken = await store.take()
+    assert [record.decode(one.record).queue_offset for one in taken] == [1]
+    assert lapsed(store) == 1
+    assert (await kinds(store, "a"))[-1] == "lapsed"
+    assert [one.in_flight for one in (await store.describe()).queues if one.topic == TOPIC] == [1]
+
+
+async def test_copy_of_a_failed_message_expires_at_its_time(store: Consuming) -> None:
+    expires_at_ms = store.clock.now_ms() + LIFE_MS
+    named = {"UNIQ_KEY": "a", record.RETRY_TOPIC: TOPIC, record.EXPIRES: str(expires_at_ms)}
+    properties = record.with_crc_mark(encode_properties(named))
+    for topic in (retry_topic(GROUP), dlq_topic(GROUP)):
+        await store.put(record.encode(record.Record(topic, 0, b"body", properties, reconsume_times=1)))
+    await store.clock.advance(LIFE_MS)
+    assert await store.receive() == []
+    assert lapsed(store) == 1
+    # A dead letter stays one, also for a group that receives it.
+    assert names(await store.receive(group="rescue", topic=dlq_topic(GROUP))) == ["a"]
+
+
+async def test_ordered_group_continues_after_expired_messages(store: Consuming) -> None:
+    await send(store, "a", "b", "c")
+    await store.send("d")
+    (first,) = await store.receive(ordered=True, max_count=1)
+    await store.defer(first, ms=LIFE_MS)
+    waiting = asyncio.create_task(store.receive(ordered=True, wait_ms=30_000))
+    await store.clock.advance(LIFE_MS)
+    assert told(await waiting) == [("d", 1)]
+    assert lapsed(store) == 3
+
+
+async def test_receive_waits_past_expired_messages(store: Consuming) -> None:
+    await send(store, *(f"old{n}" for n in range(2_000)), life_ms=1)
+    await store.clock.advance(1)
+    assert await store.ready()
+    waiting = asyncio.create_task(store.receive(wait_ms=30_000, max_count=16))
+    async with asyncio.timeout(60):
+        while lapsed(store) < 2_000:
+            await store.describe()
+    assert not waiting.done()
+    await store.send("new")
+    assert names(await waiting) == ["new"]
+
+
+@pytest.mark.parametrize("end", ["again", "kill"])
+async def test_messages_stay_expired_after_a_restart(store: Consuming, end: str) -> None:
+    await send(store, "a", "b")
+    (first,) = await store.receive(max_count=1)
+    await store.clock.advance(LIFE_MS)
+    assert await store.receive() == []
+    await store.ack(first)
+    await getattr(store, end)()
+    assert await lag(store) == [0]
+    assert await store.receive() == []
+    assert (await kinds(store, "a"))[-1] == "acknowledged"
+    assert await kinds(store, "b") == ["lapsed"]
+
+
+async def test_lite_topic_continues_after_expired_messages(tmp_path: Path) -> None:
+    async with Liting(tmp_path / "store") as store:
+        await store.write("a", "a1", "a2", DT_EXPIRES="1")
+        await store.write("a", "a3")
+        await store.clock.advance(1)
+        assert names(await store.read("a")) == ["a3"]
+        await store.clock.advance(INVISIBLE_MS)
+        assert told(await store.read("a")) == [("a3", 2)]
+
+
+@pytest.mark.parametrize("life", ["0", "", "soon", "9" * 19])
+async def test_message_without_a_proper_expiry_never_expires(store: Consuming, life: str) -> None:
+    await store.put(sent("a", DT_EXPIRES=life))
+    await store.clock.advance(10 * LIFE_MS)
+    (got,) = await store.receive()
+    assert (got.message.id, got.message.expires_at_ms) == ("a", 0)
