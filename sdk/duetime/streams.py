@@ -16,7 +16,7 @@ import grpc
 
 from duetime.v1 import consumer_pb2, leases_pb2, message_pb2
 
-# Of a write, if the stream has ended; `_follow` reports the reason to all callers.
+# Errors of a write to an ended stream; `_follow` reports the reason to all callers.
 ENDED = (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError)
 # Starts a task that outlives the question.
 Start = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
