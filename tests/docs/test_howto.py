@@ -22,7 +22,7 @@ def program(page: Path) -> dict[str, str]:
 
 
 # The other programs are proofs.
-GATE = {"fastapi", "tasks", "testing"}
+GATE = {"fastapi", "testing"}
 PAGES = [page for page in GUIDES if _MARK in page.read_text()]
 
 
