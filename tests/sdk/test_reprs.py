@@ -7,6 +7,7 @@ import duetime
 import pytest
 from duetime import (
     Admin,
+    App,
     AsyncAdmin,
     AsyncDeadLetters,
     AsyncFinder,
@@ -44,13 +45,14 @@ CLIENTS: list[tuple[Any, dict[str, str], str]] = [
     (AsyncAdmin, {}, f"AsyncAdmin({SERVER}, unused)"),
     (DeadLetters, {"group": "billing"}, f"DeadLetters({SERVER}, group='billing', unused)"),
     (AsyncDeadLetters, {"group": "billing"}, f"AsyncDeadLetters({SERVER}, group='billing', unused)"),
+    (App, {"name": "shop"}, f"App({SERVER}, name='shop', tasks=[])"),
     (Consumer, {"group": "billing"}, f"Consumer({SERVER}, group='billing', topics=[], stopped)"),
 ]
 
 
 @pytest.mark.parametrize(("kind", "arguments", "shown"), CLIENTS, ids=lambda one: getattr(one, "__name__", None))
 def test_client_shows_where_it_belongs(kind: Any, arguments: dict[str, str], shown: str) -> None:
-    assert repr(kind(SERVER, token=SECRET, **arguments)) == shown
+    assert repr(kind(server=SERVER, token=SECRET, **arguments)) == shown
 
 
 def test_every_client_is_here() -> None:

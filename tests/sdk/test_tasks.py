@@ -52,7 +52,7 @@ def test_message_names_the_task_and_its_arguments(app: App) -> None:
     assert message.body == b'{"order_id":42,"lines":[{"article":"tea","price":"2.50"}]}'
     assert message.properties == {"content_type": "application/json"}
     assert repr(send_mail) == "Task(send_mail, topic='mail')"
-    assert repr(app) == "App('shop', tasks=['send_mail'])"
+    assert repr(app) == "App(localhost:9800, name='shop', tasks=['send_mail'])"
 
 
 def test_options_of_a_send_are_those_of_a_message(app: App) -> None:
@@ -93,7 +93,7 @@ def test_wrong_arguments_are_rejected_by_the_send(
         (b'{"order_id":1,"color":"red"}', "color is unknown"),
         (b'{"order_id":"1"}', "order_id is a text, not a whole number"),
         (b'{"order_id":1,"kind":null}', "kind is null, not a text"),
-        (b"[1]", "the body can't be read: it is an array, not an object"),
+        (b"[1]", "does not take these arguments: the body is not an object"),
         (b"x", "the body can't be read: it is not JSON"),
     ],
 )

@@ -73,7 +73,7 @@ def decoder(kind: Any) -> Decode:
 
     def decode(body: bytes, content_type: str) -> Any:
         try:
-            return convert(_parsed(body, content_type), "")
+            return convert(parsed(body, content_type), "")
         except TypeMismatch as error:
             raise _bad(str(error)) from None
 
@@ -124,8 +124,8 @@ def _of_pydantic(kind: Any) -> Decode:
     return decode
 
 
-def _parsed(body: bytes, content_type: str) -> Any:
-    """Raises: BadBody."""
+def parsed(body: bytes, content_type: str) -> Any:
+    """The value in a JSON body. Raises: BadBody."""
     _check_json(content_type)
     text = _text(body)
     try:

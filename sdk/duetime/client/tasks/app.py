@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, cast, overload
 
 from duetime.client.callables import check_function
+from duetime.client.connection import resolve_server
 from duetime.client.consuming.consumer import Consumer, Unhandled
 from duetime.client.consuming.leased import LeasedMessage
 from duetime.client.consuming.leases import named, tag_named
@@ -209,7 +210,7 @@ class App:
         self.close()
 
     def __repr__(self) -> str:
-        return f"App({self.name!r}, tasks={list(self.tasks)})"
+        return f"App({resolve_server(self._server)}, name={self.name!r}, tasks={list(self.tasks)})"
 
     def _call_eagerly(self, message: EagerMessage) -> Any:
         wrapping = HandlerCallOptions(self._middleware)

@@ -14,14 +14,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, get_type_hints
 
-from duetime.client.bodies import decoder
+from duetime.client.bodies import parsed
 from duetime.client.callables import is_asynchronous
 from duetime.client.decoding import Convert, TypeMismatch, decoder_for
 from duetime.client.errors import InvalidArgument
 from duetime.client.plain import adapter, faults_of
 from duetime.client.tasks.context import Context, Dependency, current, needs_loop
-
-_object = decoder(dict)
 
 
 class TaskSignature:
@@ -81,20 +79,25 @@ class TaskSignature:
         """The arguments in a message, by name.
 
         Raises:
-            BadBody: the body is not an object.
+            BadBody: the body is not JSON.
             TypeMismatch: the function does not take these arguments.
         """
         try:
-            return self._converted(_object(body, content_type))
+            return self._converted(parsed(body, content_type))
         except TypeMismatch as error:
             raise TypeMismatch(f"{self._text} does not take these arguments: {error}") from None
 
-    def _converted(self, named: dict[str, Any]) -> dict[str, Any]:
-        if missing := [name for name in self._converts if name in self._needed and name not in named]:
-            raise TypeMismatch(f"{', '.join(missing)} is missing")
-        if unknown := [name for name in named if name not in self._converts]:
-            raise TypeMismatch(f"{', '.join(unknown)} is unknown")
-        return {name: self._converts[name](value, name) for name, value in named.items()}
+    def _converted(self, named: Any) -> dict[str, Any]:
+        converts = self._converts
+        if type(named) is not dict:
+            raise TypeMismatch("the body is not an object")
+        if not self._needed <= named.keys():
+            raise TypeMismatch(
+                f"{', '.join(name for name in converts if name in self._needed - named.keys())} is missing"
+            )
+        if not named.keys() <= converts.keys():
+            raise TypeMismatch(f"{', '.join(sorted(named.keys() - converts.keys()))} is unknown")
+        return {name: converts[name](value, name) for name, value in named.items()}
 
     def _add(self, name: str, kind: Any, *, is_needed: bool) -> None:
         if is_needed:

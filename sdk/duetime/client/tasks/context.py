@@ -49,7 +49,7 @@ class TaskRun:
         return Context(self._task, message.topic, message.id, message.attempt, message.due_at, deadline)
 
 
-_running: ContextVar[TaskRun] = ContextVar("duetime_task")
+running: ContextVar[TaskRun] = ContextVar("duetime_task")
 
 
 def current() -> Context:
@@ -59,20 +59,9 @@ def current() -> Context:
         LookupError: no task runs.
     """
     try:
-        return _running.get().context
+        return running.get().context
     except LookupError:
         raise LookupError("no task runs here") from None
-
-
-@contextmanager
-def running(run: TaskRun | None) -> Iterator[None]:
-    """Makes its context the current one; None: changes nothing."""
-    token = None if run is None else _running.set(run)
-    try:
-        yield
-    finally:
-        if token is not None:
-            _running.reset(token)
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,8 +85,8 @@ class Task(Generic[P, R]):
         injected = self._signature.injected
         given = {name: kwargs[name] for name in kwargs if name in injected}
         sent = {name: value for name, value in kwargs.items() if name not in injected}
-        run = self._run_async if self.is_asynchronous else self._run
-        result: R = run(self._signature.bound(args, sent) | given, None)  # type: ignore[assignment]
+        call: Callable[..., Any] = self._call_async if self.is_asynchronous else self._call
+        result: R = call(self._signature.bound(args, sent) | given)
         return result
 
     def with_options(self, **options: Unpack[SendOptions]) -> Self:
@@ -162,11 +162,25 @@ class Task(Generic[P, R]):
         It rejects a message whose arguments the function does not take: a retry would not help.
         """
 
+        timeout_s = self.options.timeout_s
+
         def handle(message: LeasedMessage) -> Any:
-            return self._run(self._arguments(message), TaskRun(self.name, message, self.options.timeout_s))
+            arguments = self._arguments(message)
+            token = running.set(TaskRun(self.name, message, timeout_s))
+            try:
+                return self._call(arguments)
+            finally:
+                running.reset(token)
 
         async def handle_async(message: LeasedMessage) -> Any:
-            return await self._run_async(self._arguments(message), TaskRun(self.name, message, self.options.timeout_s))
+            arguments = self._arguments(message)
+            token = running.set(TaskRun(self.name, message, timeout_s))
+            try:
+                if not self._signature.injected:
+                    return await self._function(**arguments)
+                return await self._call_async(arguments)
+            finally:
+                running.reset(token)
 
         return handle_async if self.is_asynchronous else handle
 
@@ -177,21 +191,17 @@ class Task(Generic[P, R]):
         except (TypeMismatch, BadBody) as error:
             raise Reject(str(error)) from error
 
-    def _run(self, arguments: dict[str, Any], run: TaskRun | None) -> Any:
-        with running(run):
-            if not self._signature.injected:
-                return self._function(**arguments)
-            with ExitStack() as stack:
-                values = provided(self._missing(arguments), self._overrides, stack)
-                return self._function(**arguments, **values)
+    def _call(self, arguments: dict[str, Any]) -> Any:
+        if not self._signature.injected:
+            return self._function(**arguments)
+        with ExitStack() as stack:
+            values = provided(self._missing(arguments), self._overrides, stack)
+            return self._function(**arguments, **values)
 
-    async def _run_async(self, arguments: dict[str, Any], run: TaskRun | None) -> Any:
-        with running(run):
-            if not self._signature.injected:
-                return await self._function(**arguments)
-            async with AsyncExitStack() as stack:
-                values = await provided_async(self._missing(arguments), self._overrides, stack)
-                return await self._function(**arguments, **values)
+    async def _call_async(self, arguments: dict[str, Any]) -> Any:
+        async with AsyncExitStack() as stack:
+            values = await provided_async(self._missing(arguments), self._overrides, stack)
+            return await self._function(**arguments, **values)
 
     def _missing(self, arguments: Mapping[str, Any]) -> dict[str, Dependency]:
         return {name: one for name, one in self._signature.injected.items() if name not in arguments}
