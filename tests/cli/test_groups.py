@@ -3,10 +3,12 @@
 import asyncio
 import itertools
 import json
+from datetime import datetime
 from typing import Any
 
 import pytest
 from duetime.cli import groups as commands
+from duetime.cli import pauses
 from duetime.cli.app import run
 from duetime.client.connection import GatewayConnection
 from duetime.v1 import consumer_pb2, message_pb2
@@ -223,3 +225,32 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
 def test_every_command_has_help_with_examples(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["groups", *command, "--help"]) == 0
     assert f"Examples:\n    duetime {' '.join(['groups', *command])}" in capsys.readouterr().out
+
+
+def test_group_is_paused_and_resumed(server: str, group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["groups", "create", group])
+    capsys.readouterr()
+    assert run(["groups", "pause", group, "--until", "30m"]) == 0
+    assert capsys.readouterr().out.startswith(f"group {group} is paused since ")
+    assert run(["groups", "pause", group, "--topic", "orders", "--json"]) == 0
+    (shown,) = lines_of(capsys)
+    assert [(one["topic"], one["until"] is None) for one in shown["pauses"]] == [(None, False), ("orders", True)]
+    assert run(["groups", "describe", group]) == 0
+    out = capsys.readouterr().out
+    assert "paused in orders since " in out
+    assert ", until it is resumed" in out
+    assert run(["groups", "list"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith("paused")
+    assert run(["groups", "list", "--json"]) == 0
+    assert [len(line["pauses"]) for line in lines_of(capsys) if line["group"] == group] == [2]
+    assert run(["groups", "resume", group]) == 0
+    assert capsys.readouterr().out == f"group {group} is not paused\n"
+    assert run(["groups", "pause", "nobody"]) == 1
+    assert run(["groups", "pause", group, "--until", "soon"]) == 2
+    assert "a time of day such as 08:00" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("now", "day"), [("07:59:59", 1), ("08:00:00", 2), ("23:30:00", 2)])
+def test_time_of_day_is_the_next_one(now: str, day: int) -> None:
+    found = pauses._next("8:00", datetime.fromisoformat(f"2026-01-01T{now}"))
+    assert found == datetime(2026, 1, day, 8)

@@ -246,3 +246,51 @@ async def test_groups_of_a_broker_s_directory_are_served(tmp_path: Path, name: s
         # Those of the summary's clients, none of the broker's.
         found = {group[2:] for group in await names(gateway)} - {"_g_pop"}
     assert found == {"_g_fail", "_g_later", "_g_ok", "_g_pull"}
+
+
+async def test_group_is_paused_on_all_shards(tapped: Gateway, taps: list[TappedStore]) -> None:
+    await make_topic(tapped)
+    await tapped.send(*(message(queue=queue) for queue in range(4)))
+    unknown = await error_of(tapped.stub.PauseGroup(consumer_pb2.PauseGroupRequest(name="billing"), timeout=WAIT_S))
+    assert unknown.code() == grpc.StatusCode.NOT_FOUND
+    await create(tapped)
+    request = consumer_pb2.PauseGroupRequest(name="billing", for_ms=60_000)
+    (paused,) = (await tapped.stub.PauseGroup(request, timeout=WAIT_S)).pauses
+    assert (paused.topic, paused.until_ms) == ("", NOW_MS + 60_000)
+    assert not (await receive(tapped, wait_ms=50)).messages
+    assert list((await describe(tapped)).pauses) == [paused]
+    taps[1].refuse(Unavailable("away"), "ResumeGroup")
+    half = await error_of(tapped.stub.ResumeGroup(consumer_pb2.ResumeGroupRequest(name="billing"), timeout=WAIT_S))
+    assert half.code() == grpc.StatusCode.UNAVAILABLE
+    assert list((await describe(tapped)).pauses) == [paused]
+    taps[1].accept()
+    resumed = await tapped.stub.ResumeGroup(consumer_pb2.ResumeGroupRequest(name="billing"), timeout=WAIT_S)
+    assert not resumed.pauses
+    found = [one for _ in range(2) for one in (await receive(tapped, wait_ms=1_000)).messages]
+    assert len(found) == 4
+
+
+async def test_pauses_of_shards_are_joined(tapped: Gateway, taps: list[TappedStore]) -> None:
+    await make_topic(tapped)
+    await create(tapped)
+    times = {0: (5, 9), 1: (3, 0)}
+
+    def add(shard: int) -> Callable[[Any, GroupDescription], None]:
+        since_ms, until_ms = times[shard]
+
+        def change(_: Any, answer: GroupDescription) -> None:
+            answer.pauses.add(topic="orders", since_ms=since_ms, until_ms=until_ms)
+
+        return change
+
+    for tap in taps:
+        tap.after["DescribeGroup"] = add(tap.shard)
+    (paused,) = (await describe(tapped)).pauses
+    assert (paused.topic, paused.since_ms, paused.until_ms) == ("orders", 3, 0)
+
+
+@pytest.mark.parametrize(("fields", "field"), [({"name": "a b"}, "name"), ({"topic": "a b"}, "topic")])
+async def test_pause_of_a_wrong_name_is_rejected(tapped: Gateway, fields: dict[str, Any], field: str) -> None:
+    request = consumer_pb2.PauseGroupRequest(**{"name": "billing", **fields})
+    error = await error_of(tapped.stub.PauseGroup(request, timeout=WAIT_S))
+    assert (error.code(), field in (error.details() or "")) == (grpc.StatusCode.INVALID_ARGUMENT, True)

@@ -66,6 +66,7 @@ EXPECTED = {
     **dict.fromkeys(
         ("UpdateGroup", "ResetGroup", "DeleteGroup", "CreateTopic", "DeleteTopic", "ListTransactions"), (MANAGE,)
     ),
+    **dict.fromkeys(("PauseGroup", "ResumeGroup"), (MANAGE,)),
     **dict.fromkeys(("ListDeadLetters", "RedriveDeadLetters", "DiscardDeadLetters"), (MANAGE,)),
     **dict.fromkeys(("ListRetries", "RetryNow", "DiscardRetries"), (MANAGE,)),
     "TraceMessage": ("receiver of all",),

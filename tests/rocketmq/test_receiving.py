@@ -276,3 +276,13 @@ async def test_a_body_that_a_broker_s_client_packed_is_given_unpacked(
             assert (first.body, len(large.body)) == (body, 17 * 1024 * 1024)
             with pytest.raises(Damaged):
                 _ = cut.body
+
+
+async def test_paused_group_receives_nothing(gateway: Gateway, raw: Raw) -> None:
+    await raw.send_ok(message())
+    assert len(await raw.receive()) == 1
+    await raw.send_ok(message(number=2))
+    await gateway.stub.PauseGroup(consumer_pb2.PauseGroupRequest(name="billing"), timeout=60)
+    assert await raw.receive(wait_ms=0) == []
+    await gateway.stub.ResumeGroup(consumer_pb2.ResumeGroupRequest(name="billing"), timeout=60)
+    assert await raw.receive()

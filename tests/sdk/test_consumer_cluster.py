@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from duetime import (
+    AsyncAdmin,
     AsyncProducer,
     AsyncReceiver,
     Consumer,
@@ -297,3 +298,28 @@ async def test_message_is_not_handled_after_it_expires(cluster: Cluster) -> None
         await until(lambda: len(seen) == 3)
     assert seen == [(b"plain", None), (b"later code", timedelta(hours=2)), (b"last", None)]
     assert not await dead_letters(cluster, "billing")
+
+
+async def test_consumer_of_a_paused_group_handles_messages_after_the_pause(cluster: Cluster) -> None:
+    seen: list[bytes] = []
+    consumer = Consumer(cluster.address, group="billing")
+
+    @consumer.handler("orders")
+    async def handle(message: LeasedMessage) -> None:
+        seen.append(message.body)
+
+    async with AsyncAdmin(cluster.address) as admin, consuming(consumer):
+        await send(cluster, Message("orders", b"first"))
+        await until(lambda: seen == [b"first"])
+        (pause,) = await admin.pause_group("billing", until="30m")
+        assert (pause.topic, pause.until) == ("", pause.since + timedelta(minutes=30))
+        assert (await admin.group("billing")).pauses == [pause]
+        await send(cluster, Message("orders", b"second"))
+        await cluster.advance("29m")
+        assert seen == [b"first"]
+        await cluster.advance("1m")
+        await until(lambda: len(seen) == 2)
+        assert [one.until for one in await admin.pause_group("billing", topic="orders")] == [None]
+        assert await admin.resume_group("billing") == []
+        with pytest.raises(InvalidArgument, match="until"):
+            await admin.pause_group("billing", until=datetime(2001, 1, 1, tzinfo=UTC))

@@ -81,7 +81,8 @@ ROLES: Mapping[str, frozenset[Role]] = {
     **_each(_STORE, "Receive ReceiveStream AwaitMessages Ack ChangeInvisible", Role.GATEWAY),
     **_each(
         _STORE,
-        "DescribeGroup ResetGroup DeleteGroup EndRetries PutGroup ListGroups PutTopics DeleteTopic ListTopics",
+        "DescribeGroup ResetGroup DeleteGroup EndRetries PutGroup ListGroups PutTopics DeleteTopic ListTopics "
+        "PauseGroup ResumeGroup",
         Role.GATEWAY,
     ),
     **_each(_STORE, "Put PutTopic SearchOffset", Role.GATEWAY, Role.RETRY),

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from duetime_format.printing import echo
 
-from duetime.cli import options, retries
+from duetime.cli import options, pauses, retries
 from duetime.cli.gateway import CALL_TIMEOUT_S, call, reach
 from duetime.cli.options import DryRun, Json, Server, inherited, watched
 from duetime.cli.output import iso, local, moment_or_none, print_json, print_table
@@ -29,6 +29,7 @@ Examples:
   duetime groups describe billing
   duetime groups reset billing orders --to 2026-01-01T12:00 --dry-run
   duetime groups retries billing --error timeout
+  duetime groups pause billing --until 08:00
 """
 _EARLIEST, _LATEST = "earliest", "latest"
 _STARTS = {
@@ -91,15 +92,16 @@ def list_command(context: typer.Context, server: Server = None, as_json: Json = 
 def _list(server: str | None, as_json: bool) -> None:
     listed = asyncio.run(_described(server))
     for group, described in listed if as_json else ():
-        print_json(_group_object(group) | _counts(described))
+        print_json(_group_object(group) | _counts(described) | pauses.pauses_object(described))
     if listed and not as_json:
+        are_paused = any(described and described.pauses for _, described in listed)
         rows = [
             (group.name, *map(_counted, _counts(described).values()), _start(group),
              "yes" if group.ordered else "-", str(group.retry.max_attempts), backoff_of(group.retry),
-             local(moment(group.created_at_ms)))
+             local(moment(group.created_at_ms)), *([pauses.paused(described)] if are_paused else []))
             for group, described in listed
         ]  # fmt: skip
-        print_table(_COLUMNS, rows)
+        print_table([*_COLUMNS, *(["paused?5"] if are_paused else [])], rows)
     elif not listed and not as_json:
         echo("no groups yet; `duetime groups create GROUP` or a first receiver creates one")
     if len(listed) > DESCRIBED_MAX:
@@ -298,6 +300,8 @@ def reset(
     echo("dry run: nothing was changed" if dry_run else f"group {name} continues from these offsets in {topic}")
 
 
+groups.command("pause")(pauses.pause)
+groups.command("resume")(pauses.resume)
 groups.command("retries")(watched(retries.list_retries))
 groups.command("retry-now")(retries.retry_now)
 groups.command("discard-retries")(retries.discard_retries)
@@ -361,6 +365,8 @@ def _print_description(described: consumer_pb2.GroupDescription) -> None:
         f"over the last minute {described.receives_per_s:,.1f} received and {described.acks_per_s:,.1f} acknowledged "
         "per second"
     )
+    for line in pauses.pause_lines(described.pauses):
+        echo(line)
     if described.queues:
         print_table(_QUEUE_COLUMNS, [_queue_row(queue) for queue in described.queues])
     elif not known:
@@ -427,6 +433,7 @@ def _description_object(described: consumer_pb2.GroupDescription) -> dict[str, A
         "next_retry_at": iso(moment_or_none(described.next_retry_at_ms)),
         "counting_shards": list(described.counting_shards),
         "unreachable_shards": list(described.unreachable_shards),
+        **pauses.pauses_object(described),
     }
 
 

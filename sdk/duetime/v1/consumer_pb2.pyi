@@ -341,7 +341,7 @@ class GroupMember(_message.Message):
     def __init__(self, name: _Optional[str] = ..., topic: _Optional[str] = ..., seen_at_ms: _Optional[int] = ...) -> None: ...
 
 class GroupDescription(_message.Message):
-    __slots__ = ("group", "queues", "members", "acks_per_s", "receives_per_s", "dead_letters", "unreachable_shards", "waiting_retries", "next_retry_at_ms", "counting_shards")
+    __slots__ = ("group", "queues", "members", "acks_per_s", "receives_per_s", "dead_letters", "unreachable_shards", "waiting_retries", "next_retry_at_ms", "counting_shards", "pauses")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
@@ -352,6 +352,7 @@ class GroupDescription(_message.Message):
     WAITING_RETRIES_FIELD_NUMBER: _ClassVar[int]
     NEXT_RETRY_AT_MS_FIELD_NUMBER: _ClassVar[int]
     COUNTING_SHARDS_FIELD_NUMBER: _ClassVar[int]
+    PAUSES_FIELD_NUMBER: _ClassVar[int]
     group: Group
     queues: _containers.RepeatedCompositeFieldContainer[GroupQueue]
     members: _containers.RepeatedCompositeFieldContainer[GroupMember]
@@ -362,7 +363,44 @@ class GroupDescription(_message.Message):
     waiting_retries: int
     next_retry_at_ms: int
     counting_shards: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, group: _Optional[_Union[Group, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[GroupQueue, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[GroupMember, _Mapping]]] = ..., acks_per_s: _Optional[float] = ..., receives_per_s: _Optional[float] = ..., dead_letters: _Optional[int] = ..., unreachable_shards: _Optional[_Iterable[int]] = ..., waiting_retries: _Optional[int] = ..., next_retry_at_ms: _Optional[int] = ..., counting_shards: _Optional[_Iterable[int]] = ...) -> None: ...
+    pauses: _containers.RepeatedCompositeFieldContainer[GroupPause]
+    def __init__(self, group: _Optional[_Union[Group, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[GroupQueue, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[GroupMember, _Mapping]]] = ..., acks_per_s: _Optional[float] = ..., receives_per_s: _Optional[float] = ..., dead_letters: _Optional[int] = ..., unreachable_shards: _Optional[_Iterable[int]] = ..., waiting_retries: _Optional[int] = ..., next_retry_at_ms: _Optional[int] = ..., counting_shards: _Optional[_Iterable[int]] = ..., pauses: _Optional[_Iterable[_Union[GroupPause, _Mapping]]] = ...) -> None: ...
+
+class PauseGroupRequest(_message.Message):
+    __slots__ = ("name", "topic", "for_ms", "until_ms")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    FOR_MS_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    topic: str
+    for_ms: int
+    until_ms: int
+    def __init__(self, name: _Optional[str] = ..., topic: _Optional[str] = ..., for_ms: _Optional[int] = ..., until_ms: _Optional[int] = ...) -> None: ...
+
+class ResumeGroupRequest(_message.Message):
+    __slots__ = ("name", "topic")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    topic: str
+    def __init__(self, name: _Optional[str] = ..., topic: _Optional[str] = ...) -> None: ...
+
+class GroupPause(_message.Message):
+    __slots__ = ("topic", "since_ms", "until_ms")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    since_ms: int
+    until_ms: int
+    def __init__(self, topic: _Optional[str] = ..., since_ms: _Optional[int] = ..., until_ms: _Optional[int] = ...) -> None: ...
+
+class GroupPauses(_message.Message):
+    __slots__ = ("pauses",)
+    PAUSES_FIELD_NUMBER: _ClassVar[int]
+    pauses: _containers.RepeatedCompositeFieldContainer[GroupPause]
+    def __init__(self, pauses: _Optional[_Iterable[_Union[GroupPause, _Mapping]]] = ...) -> None: ...
 
 class ResetGroupRequest(_message.Message):
     __slots__ = ("name", "topic", "queue", "earliest", "latest", "at_ms", "offset", "dry_run", "queues")

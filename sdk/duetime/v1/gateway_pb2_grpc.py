@@ -185,6 +185,16 @@ class GatewayStub(object):
                 request_serializer=duetime_dot_v1_dot_consumer__pb2.ResetGroupRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_consumer__pb2.ResetGroupResponse.FromString,
                 )
+        self.PauseGroup = channel.unary_unary(
+                '/duetime.v1.Gateway/PauseGroup',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.PauseGroupRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.GroupPauses.FromString,
+                )
+        self.ResumeGroup = channel.unary_unary(
+                '/duetime.v1.Gateway/ResumeGroup',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.ResumeGroupRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.GroupPauses.FromString,
+                )
         self.DeleteGroup = channel.unary_unary(
                 '/duetime.v1.Gateway/DeleteGroup',
                 request_serializer=duetime_dot_v1_dot_consumer__pb2.DeleteGroupRequest.SerializeToString,
@@ -604,6 +614,21 @@ class GatewayServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PauseGroup(self, request, context):
+        """Pauses a group: no receiver gets a message until the pause ends. Leases stay valid. In force and durable when
+        answered; after an error some shards may have paused, and the call may be repeated. NOT_FOUND: no such group.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeGroup(self, request, context):
+        """Ends pauses. Idempotent. NOT_FOUND: no such group.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteGroup(self, request, context):
         """Deletes a group and its offsets. Waiting retries end; due ones and dead letters stay in their topics, and a later
         group of this name does not receive them. Idempotent.
@@ -969,6 +994,16 @@ def add_GatewayServicer_to_server(servicer, server):
                     servicer.ResetGroup,
                     request_deserializer=duetime_dot_v1_dot_consumer__pb2.ResetGroupRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_consumer__pb2.ResetGroupResponse.SerializeToString,
+            ),
+            'PauseGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseGroup,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.PauseGroupRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.GroupPauses.SerializeToString,
+            ),
+            'ResumeGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeGroup,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.ResumeGroupRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.GroupPauses.SerializeToString,
             ),
             'DeleteGroup': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteGroup,
@@ -1649,6 +1684,40 @@ class Gateway(object):
         return grpc.experimental.unary_unary(request, target, '/duetime.v1.Gateway/ResetGroup',
             duetime_dot_v1_dot_consumer__pb2.ResetGroupRequest.SerializeToString,
             duetime_dot_v1_dot_consumer__pb2.ResetGroupResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def PauseGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Gateway/PauseGroup',
+            duetime_dot_v1_dot_consumer__pb2.PauseGroupRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.GroupPauses.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ResumeGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Gateway/ResumeGroup',
+            duetime_dot_v1_dot_consumer__pb2.ResumeGroupRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.GroupPauses.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

@@ -202,6 +202,16 @@ class StoreStub(object):
                 request_serializer=duetime_dot_v1_dot_consumer__pb2.ResetGroupRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_consumer__pb2.ResetGroupResponse.FromString,
                 )
+        self.PauseGroup = channel.unary_unary(
+                '/duetime.v1.Store/PauseGroup',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.PauseGroupRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.GroupPauses.FromString,
+                )
+        self.ResumeGroup = channel.unary_unary(
+                '/duetime.v1.Store/ResumeGroup',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.ResumeGroupRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.GroupPauses.FromString,
+                )
         self.DeleteGroup = channel.unary_unary(
                 '/duetime.v1.Store/DeleteGroup',
                 request_serializer=duetime_dot_v1_dot_consumer__pb2.DeleteGroupRequest.SerializeToString,
@@ -563,6 +573,19 @@ class StoreServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PauseGroup(self, request, context):
+        """As of the gateway, for this shard, whether it knows the group or not.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeGroup(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteGroup(self, request, context):
         """Idempotent.
         """
@@ -878,6 +901,16 @@ def add_StoreServicer_to_server(servicer, server):
                     servicer.ResetGroup,
                     request_deserializer=duetime_dot_v1_dot_consumer__pb2.ResetGroupRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_consumer__pb2.ResetGroupResponse.SerializeToString,
+            ),
+            'PauseGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseGroup,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.PauseGroupRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.GroupPauses.SerializeToString,
+            ),
+            'ResumeGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeGroup,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.ResumeGroupRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.GroupPauses.SerializeToString,
             ),
             'DeleteGroup': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteGroup,
@@ -1577,6 +1610,40 @@ class Store(object):
         return grpc.experimental.unary_unary(request, target, '/duetime.v1.Store/ResetGroup',
             duetime_dot_v1_dot_consumer__pb2.ResetGroupRequest.SerializeToString,
             duetime_dot_v1_dot_consumer__pb2.ResetGroupResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def PauseGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Store/PauseGroup',
+            duetime_dot_v1_dot_consumer__pb2.PauseGroupRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.GroupPauses.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ResumeGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Store/ResumeGroup',
+            duetime_dot_v1_dot_consumer__pb2.ResumeGroupRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.GroupPauses.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

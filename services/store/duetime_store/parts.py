@@ -28,8 +28,9 @@ from duetime_store.groups.expiry import LeaseExpirer
 from duetime_store.groups.groups import GroupRegistry
 from duetime_store.groups.lines import WaiterLines
 from duetime_store.groups.lites import LiteFetcher, LitePlaces, LiteReceiver, brokers_offsets
-from duetime_store.groups.metrics import GroupCollector
+from duetime_store.groups.metrics import GroupCollector, PauseCollector
 from duetime_store.groups.offsets import CommittedOffsets
+from duetime_store.groups.pauses import GroupPauses
 from duetime_store.groups.persistence import GroupKeeper
 from duetime_store.groups.priorities import PriorityFetcher
 from duetime_store.groups.receiving import GroupReceiver
@@ -180,7 +181,7 @@ def make_parts(base: StoreBase, opened: OpenedStore) -> StoreParts:
     offsets = CommittedOffsets(worker, watch)
     offsets.fit(store.queues)
     groups, keeper = _make_groups(base, store, offsets, flusher, lines := WaiterLines())
-    lites, filler, receiver = _make_receiver(base, store, reader, groups, lines, offsets, flusher)
+    lites, filler, receiver = _make_receiver(base, store, reader, groups, lines, offsets, flusher, alarm)
     checkpointer, indexer = _make_checkpointer(base, opened, flusher, topics, keeper), _make_indexer(base, store)
     finder = MessageFinder(store, indexer, metrics, turns, shard=shard)
     surveyor = Surveyor(store.lanes, store.ledger, store.clock, turns)
@@ -361,6 +362,7 @@ def _make_receiver(
     lines: WaiterLines,
     offsets: CommittedOffsets,
     flusher: Flusher,
+    alarm: ClockAlarm,
 ) -> tuple[Lites, LiteFiller, GroupReceiver]:
     settings, turns, metrics = base.settings, base.turns, base.metrics
     queues, clock = store.queues, store.clock
@@ -369,8 +371,12 @@ def _make_receiver(
     filler = LiteFiller(queues, clock, reader, lites, turns, places, keep_ms=settings.lite_keep_ms)
     brokers = brokers_offsets(base.directory.config)
     lite_fetcher = LiteFetcher(queues, clock, reader, groups, lites, filler, brokers)
-    waiting = LiteReceiver(queues, store.log, clock, lite_fetcher, lines, filler, turns)
-    fetcher = PriorityFetcher(queues, clock, reader, groups, wait_ms=settings.priority_wait_ms, claims=metrics.claims)
+    pauses = GroupPauses(base.worker, clock, alarm)
+    base.registry.register(PauseCollector(pauses))
+    waiting = LiteReceiver(queues, store.log, clock, lite_fetcher, lines, filler, turns, pauses)
+    fetcher = PriorityFetcher(
+        queues, clock, reader, groups, wait_ms=settings.priority_wait_ms, claims=metrics.claims, pauses=pauses
+    )
     return lites, filler, GroupReceiver(store, fetcher, groups, lines, offsets, flusher, turns, waiting)
 
 

@@ -415,12 +415,18 @@ class StoreService(store_pb2_grpc.StoreServicer):
     async def DescribeGroup(
         self, request: consumer_pb2.DescribeGroupRequest, context: Any
     ) -> consumer_pb2.GroupDescription:
-        return await self._groups.admin.describe(request.name)
+        return await self._groups.describe(request.name)
 
     async def ResetGroup(
         self, request: consumer_pb2.ResetGroupRequest, context: Any
     ) -> consumer_pb2.ResetGroupResponse:
         return await self._groups.reset(request)
+
+    async def PauseGroup(self, request: consumer_pb2.PauseGroupRequest, context: Any) -> consumer_pb2.GroupPauses:
+        return await self._groups.pauses.pause(request)
+
+    async def ResumeGroup(self, request: consumer_pb2.ResumeGroupRequest, context: Any) -> consumer_pb2.GroupPauses:
+        return await self._groups.pauses.resume(request)
 
     async def EndRetries(
         self, request: store_pb2.EndStoredRetriesRequest, context: Any

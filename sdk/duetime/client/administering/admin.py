@@ -12,6 +12,7 @@ from duetime.client.administering.described import (
     DeletedTopic,
     Group,
     GroupDescription,
+    GroupPause,
     Lanes,
     LiteTopic,
     Topic,
@@ -23,7 +24,7 @@ from duetime.client.finding import pending
 from duetime.client.finding.pending import Backlog
 from duetime.client.groups import new_group
 from duetime.client.lengths import Length, seconds
-from duetime.client.message import delay_ms
+from duetime.client.message import at_ms, delay_ms
 from duetime.client.retry_policy import Backoff, handler_policy
 from duetime.client.tokens import TokenSource
 from duetime.client.trust import Tls
@@ -158,6 +159,35 @@ class AsyncAdmin(ClosableClient):
         if policy is not None:
             group.retry.CopyFrom(policy)
         return described.group_of(await self._call("CreateGroup", consumer_pb2.CreateGroupRequest(group=group)))
+
+    async def pause_group(
+        self, name: str, *, topic: str = "", until: datetime | Length | None = None
+    ) -> list[GroupPause]:
+        """Pauses a group: its receivers get no message, of a topic or of any, until the pause ends. Returns its pauses.
+
+        Leases stay valid: received messages can be acknowledged. A pause survives restarts.
+
+        Arguments:
+            topic: empty: all topics.
+            until: a time, local if it has no time zone, or a length from now such as "30m", by the servers' clocks;
+                None: until `resume_group`.
+
+        Raises:
+            NotFound: the group does not exist.
+            InvalidArgument: the end is past, or more than ten years ahead.
+            Unavailable: a shard does not answer; the others may have paused. The same call continues.
+        """
+        request = consumer_pb2.PauseGroupRequest(name=name, topic=topic)
+        if isinstance(until, datetime):
+            request.until_ms = at_ms(until)
+        elif until is not None:
+            request.for_ms = delay_ms(until, "until")
+        return described.pauses_of((await self._call("PauseGroup", request)).pauses)
+
+    async def resume_group(self, name: str, *, topic: str = "") -> list[GroupPause]:
+        """Ends the pauses of a group, or that of a topic. Returns those that are left. Raises: as `pause_group`."""
+        request = consumer_pb2.ResumeGroupRequest(name=name, topic=topic)
+        return described.pauses_of((await self._call("ResumeGroup", request)).pauses)
 
     async def retries(
         self, group: str, *, topic: str = "", error: str = "", ids: Collection[str] = (), bodies: bool = True

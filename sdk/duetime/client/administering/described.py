@@ -1,5 +1,6 @@
 """Topics, groups and lanes as the server describes them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -129,6 +130,17 @@ class GroupMember:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupPause:
+    """A pause of a group: its receivers get nothing."""
+
+    topic: str
+    """Empty: all topics."""
+    since: datetime
+    until: datetime | None
+    """None: until it is resumed."""
+
+
+@dataclass(frozen=True, slots=True)
 class GroupDescription:
     """A group and its progress, as of now."""
 
@@ -150,6 +162,8 @@ class GroupDescription:
     """The earliest time of the next delivery; None: no retry waits."""
     counting_shards: list[int] = field(default_factory=list)
     """Shards that still count their pending messages after a start; their waiting retries are missing."""
+    pauses: list[GroupPause] = field(default_factory=list)
+    """By topic; empty: the group is not paused."""
 
     @property
     def lag(self) -> int:
@@ -245,7 +259,12 @@ def group_description_of(described: consumer_pb2.GroupDescription) -> GroupDescr
         described.waiting_retries,
         _moment(described.next_retry_at_ms),
         list(described.counting_shards),
+        pauses_of(described.pauses),
     )
+
+
+def pauses_of(pauses: Iterable[consumer_pb2.GroupPause]) -> list[GroupPause]:
+    return [GroupPause(one.topic, moment(one.since_ms), _moment(one.until_ms)) for one in pauses]
 
 
 def lanes_of(answer: gateway_pb2.ListLanesResponse) -> Lanes:

@@ -9,6 +9,7 @@ from duetime.client.administering.described import (
     DeletedTopic,
     Group,
     GroupDescription,
+    GroupPause,
     Lanes,
     LiteTopic,
     Topic,
@@ -1053,6 +1054,27 @@ class Admin(SyncClient):
         return background.run(
             self._client.create_group(name, start=start, ordered=ordered, backoff=backoff, max_attempts=max_attempts)
         )
+
+    def pause_group(self, name: str, *, topic: str = "", until: datetime | Length | None = None) -> list[GroupPause]:
+        """Pauses a group: its receivers get no message, of a topic or of any, until the pause ends. Returns its pauses.
+
+        Leases stay valid: received messages can be acknowledged. A pause survives restarts.
+
+        Arguments:
+            topic: empty: all topics.
+            until: a time, local if it has no time zone, or a length from now such as "30m", by the servers' clocks;
+                None: until `resume_group`.
+
+        Raises:
+            NotFound: the group does not exist.
+            InvalidArgument: the end is past, or more than ten years ahead.
+            Unavailable: a shard does not answer; the others may have paused. The same call continues.
+        """
+        return background.run(self._client.pause_group(name, topic=topic, until=until))
+
+    def resume_group(self, name: str, *, topic: str = "") -> list[GroupPause]:
+        """Ends the pauses of a group, or that of a topic. Returns those that are left. Raises: as `pause_group`."""
+        return background.run(self._client.resume_group(name, topic=topic))
 
     def retries(
         self, group: str, *, topic: str = "", error: str = "", ids: Collection[str] = (), bodies: bool = True

@@ -28,6 +28,14 @@ def check_update_group(request: consumer_pb2.UpdateGroupRequest) -> None:
     refuse([*group_violations("name", request.name), *retry_policy.violations("retry", request.retry)])
 
 
+def check_pause(request: consumer_pb2.PauseGroupRequest | consumer_pb2.ResumeGroupRequest) -> None:
+    """See the module. The shards judge the end of a pause: their clocks count."""
+    found = list(group_violations("name", request.name))
+    if request.topic:
+        found += group_read_violations("topic", request.topic)
+    refuse(found)
+
+
 def check_reset(request: consumer_pb2.ResetGroupRequest) -> None:
     """See the module."""
     found = [*group_violations("name", request.name), *group_read_violations("topic", request.topic)]

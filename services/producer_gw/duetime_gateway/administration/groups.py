@@ -1,7 +1,7 @@
 """Administers groups: their settings in the metadata database and their offsets in the shards."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from duetime.v1 import consumer_pb2, store_pb2
 from duetime_core.clock import Clock
@@ -9,7 +9,12 @@ from duetime_core.errors import DueTimeError, FailedPrecondition, NotFound
 from duetime_core.metadata import GroupTable
 from duetime_format.names import is_group_topic
 
-from duetime_gateway.administration.admission import check_new_group, check_reset, check_update_group
+from duetime_gateway.administration.admission import (
+    check_new_group,
+    check_pause,
+    check_reset,
+    check_update_group,
+)
 from duetime_gateway.answers import raise_first
 from duetime_gateway.routing.places import QueueLocator, place_of
 from duetime_gateway.rules import check_group
@@ -69,7 +74,8 @@ class ConsumerGroups:
         description = consumer_pb2.GroupDescription(group=await self._groups.get(name))
         members: dict[tuple[str, str], consumer_pb2.GroupMember] = {}
         queues: list[consumer_pb2.GroupQueue] = []
-        for number, answer in (await self._describe(name)).items():
+        found = await self._describe(name)
+        for number, answer in found.items():
             if answer is None:
                 description.unreachable_shards.append(number)
                 continue
@@ -86,6 +92,8 @@ class ConsumerGroups:
             description.counting_shards.extend(number for _ in answer.counting_shards)
             dues = [one for one in (description.next_retry_at_ms, answer.next_retry_at_ms) if one]
             description.next_retry_at_ms = min(dues, default=0)
+        answers = [answer for answer in found.values() if answer is not None]
+        description.pauses.extend(_joined(pause for answer in answers for pause in answer.pauses))
         await self._renumber(queues)
         description.queues.extend(sorted(queues, key=lambda one: (is_group_topic(one.topic), one.topic, one.queue)))
         latest = sorted(members.values(), key=lambda one: -one.seen_at_ms)
@@ -149,6 +157,28 @@ class ConsumerGroups:
         queues = sorted((queue for answer in answers for queue in answer.queues), key=lambda one: one.queue)
         return consumer_pb2.ResetGroupResponse(queues=queues)
 
+    async def pause(self, request: consumer_pb2.PauseGroupRequest) -> consumer_pb2.GroupPauses:
+        """Pauses a group on all shards, and returns its pauses. After an error some shards may have done it; it is safe
+        to retry.
+
+        Raises:
+            DueTimeError: bad fields, no such group, or an error of a shard.
+        """
+        return await self._set_paused("PauseGroup", request)
+
+    async def resume(self, request: consumer_pb2.ResumeGroupRequest) -> consumer_pb2.GroupPauses:
+        """As `pause`."""
+        return await self._set_paused("ResumeGroup", request)
+
+    async def _set_paused(
+        self, call: str, request: consumer_pb2.PauseGroupRequest | consumer_pb2.ResumeGroupRequest
+    ) -> consumer_pb2.GroupPauses:
+        check_pause(request)
+        await self._groups.get(request.name)
+        asked = (shard.store.ask(call, request) for shard in self._shards.all())
+        answers = raise_first(await asyncio.gather(*asked, return_exceptions=True))
+        return consumer_pb2.GroupPauses(pauses=_joined(pause for answer in answers for pause in answer.pauses))
+
     async def delete(self, request: consumer_pb2.DeleteGroupRequest) -> None:
         """Deletes a group. Idempotent: also if some shards have already deleted it.
 
@@ -173,3 +203,13 @@ class ConsumerGroups:
             some = ", ".join(sorted(seen)[:3]) + (", ..." if len(seen) > 3 else "")
             text = f"group {name} is in use: receivers were seen within a minute ({some}); force deletes it anyway"
             raise FailedPrecondition(text, reason="GROUP_IN_USE")
+
+
+def _joined(pauses: Iterable[consumer_pb2.GroupPause]) -> list[consumer_pb2.GroupPause]:
+    """The pauses of several shards, by topic: their earliest starts and latest ends."""
+    found: dict[str, consumer_pb2.GroupPause] = {}
+    for pause in pauses:
+        known = found.setdefault(pause.topic, pause)
+        known.since_ms = min(known.since_ms, pause.since_ms)
+        known.until_ms = max(known.until_ms, pause.until_ms) if known.until_ms and pause.until_ms else 0
+    return [pause for _, pause in sorted(found.items())]

@@ -31,6 +31,10 @@ def _reset(request: consumer_pb2.ResetGroupRequest) -> str:
     return f"group {request.name}, topic {request.topic}{_DRY * request.dry_run}"
 
 
+def _pause(request: consumer_pb2.PauseGroupRequest | consumer_pb2.ResumeGroupRequest) -> str:
+    return f"group {request.name}{f', topic {request.topic}' if request.topic else ''}"
+
+
 def _letters(request: consumer_pb2.RedriveRequest | consumer_pb2.DiscardRequest) -> str:
     return f"dead letters of group {request.filter.group}{_DRY * request.dry_run}"
 
@@ -70,6 +74,8 @@ _GATEWAY: Mapping[str, Act | None] = {
     "UpdateGroup": Act(consumer_pb2.UpdateGroupRequest, _group),
     "DeleteGroup": Act(consumer_pb2.DeleteGroupRequest, _group),
     "ResetGroup": Act(consumer_pb2.ResetGroupRequest, _reset),
+    "PauseGroup": Act(consumer_pb2.PauseGroupRequest, _pause),
+    "ResumeGroup": Act(consumer_pb2.ResumeGroupRequest, _pause),
     "RetryNow": Act(consumer_pb2.EndRetriesRequest, _retries),
     "DiscardRetries": Act(consumer_pb2.EndRetriesRequest, _retries),
     "RedriveDeadLetters": Act(consumer_pb2.RedriveRequest, _letters),

@@ -41,6 +41,7 @@ CHARGES: Mapping[str, Rate] = {
     "RedriveDeadLetters": _REDRIVE,
     **dict.fromkeys(("CreateTopic", "CreateGroup"), MADE),
     **dict.fromkeys(("DeleteTopic", "UpdateGroup", "ResetGroup", "DeleteGroup", "CommitOffsets"), RECORD),
+    **dict.fromkeys(("PauseGroup", "ResumeGroup"), RECORD),
     **dict.fromkeys(("Receive", "ReceiveStream", "Ack", "ChangeInvisible"), RECORD),
     **dict.fromkeys(("EndTransaction", "WatchTransactions", "Cancel", "CancelMatching"), RECORD),
     **dict.fromkeys(("RetryNow", "DiscardRetries", "DiscardDeadLetters"), RECORD),

@@ -57,6 +57,8 @@ class ConsumerService:
             "ResetGroup": unary(
                 self.reset_group, pb.ResetGroupRequest.FromString, pb.ResetGroupResponse.SerializeToString
             ),
+            "PauseGroup": unary(self.pause_group, pb.PauseGroupRequest.FromString, pb.GroupPauses.SerializeToString),
+            "ResumeGroup": unary(self.resume_group, pb.ResumeGroupRequest.FromString, pb.GroupPauses.SerializeToString),
             "DeleteGroup": unary(
                 self.delete_group, pb.DeleteGroupRequest.FromString, pb.DeleteGroupResponse.SerializeToString
             ),
@@ -112,6 +114,12 @@ class ConsumerService:
 
     async def reset_group(self, request: pb.ResetGroupRequest, context: Context) -> pb.ResetGroupResponse:
         return await self._groups.reset(request)
+
+    async def pause_group(self, request: pb.PauseGroupRequest, context: Context) -> pb.GroupPauses:
+        return await self._groups.pause(request)
+
+    async def resume_group(self, request: pb.ResumeGroupRequest, context: Context) -> pb.GroupPauses:
+        return await self._groups.resume(request)
 
     async def delete_group(self, request: pb.DeleteGroupRequest, context: Context) -> pb.DeleteGroupResponse:
         await self._groups.delete(request)

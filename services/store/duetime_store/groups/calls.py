@@ -57,6 +57,7 @@ class GroupCalls:
         self._reader = reader
         self._groups = groups
         self._receiver = receiver
+        self.pauses = receiver.pauses
         self._metrics = metrics
         self._shard = shard
 
@@ -217,6 +218,11 @@ class GroupCalls:
             offset=one.offset,
         )
 
+    async def describe(self, group: str) -> consumer_pb2.GroupDescription:
+        found = await self.admin.describe(group)
+        found.pauses.extend(self.pauses.of(group))
+        return found
+
     async def reset(self, request: consumer_pb2.ResetGroupRequest) -> consumer_pb2.ResetGroupResponse:
         response = await self.admin.reset(request)
         await self._receiver.durable()
@@ -224,6 +230,7 @@ class GroupCalls:
 
     async def delete(self, request: consumer_pb2.DeleteGroupRequest, forget: Callable[[str], Awaitable[None]]) -> None:
         await self.admin.delete(request, forget)
+        await self.pauses.forget(request.name)
         await self._receiver.durable()
 
     def settle(self, records: bytes, settles: Sequence[store_pb2.Settle]) -> PutOutcome:

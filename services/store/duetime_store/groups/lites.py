@@ -25,6 +25,7 @@ from duetime_store.groups.fetch import Columns, Fetcher, FetchProgress, FetchReq
 from duetime_store.groups.groups import GroupRegistry
 from duetime_store.groups.holds import RETURNED, GroupPlace
 from duetime_store.groups.lines import LiteWaiter, WaiterLines
+from duetime_store.groups.pauses import GroupPauses
 from duetime_store.groups.state import GroupProgress
 from duetime_store.lanes.alarm import ShardClock
 from duetime_store.log.commitlog import CommitLog
@@ -216,6 +217,7 @@ class LiteReceiver:
         lines: WaiterLines,
         filler: LiteFiller,
         turns: ScanTurns,
+        pauses: GroupPauses,
     ) -> None:
         self._queues = queues
         self._log = log
@@ -224,6 +226,7 @@ class LiteReceiver:
         self._waiters = lines.lites
         self._filler = filler
         self._turns = turns
+        self._pauses = pauses
 
     def fetch(self, asked: FetchRequest, keys: Sequence[str], walk: YieldingScan, *, peek: bool) -> FetchProgress:
         return self._fetcher.fetch_lites(asked, keys, walk, peek=peek)
@@ -241,15 +244,18 @@ class LiteReceiver:
         self._waiters.join(waiter, asked.lites)
         left: Sequence[str] = asked.lites
         try:
-            while not waiter.is_over:
+            while not waiter.is_over and await self._pauses.over(asked.group, asked.topic, give_up_ms):
                 with self._turns.walk() as walk:
                     walk.start_freely()
-                    while left:
+                    while left and not self._pauses.holds(asked.group, asked.topic):
                         fetched = take(left, walk)
                         left = fetched.unvisited
                         if fetched.found:
                             return True
                         await walk.turn_if_over()
+                if left:
+                    # The group is paused.
+                    continue
                 left_ms = give_up_ms - clock.monotonic_ms()
                 if left_ms <= 0:
                     break

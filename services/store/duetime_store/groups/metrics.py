@@ -6,6 +6,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from duetime_store.groups.groups import GroupRegistry
+from duetime_store.groups.pauses import GroupPauses
 from duetime_store.groups.retries import WaitingRetries
 
 
@@ -53,3 +54,18 @@ class GroupCollector(Collector):
             if active.lapsed_count:
                 lapsed.add_metric([group], active.lapsed_count)
         yield lapsed
+
+
+class PauseCollector(Collector):
+    """Groups with a pause."""
+
+    def __init__(self, pauses: GroupPauses) -> None:
+        self._pauses = pauses
+
+    def collect(self) -> Iterable[Metric]:
+        paused = GaugeMetricFamily(
+            "duetime_store_group_paused", "1: the group is paused, in all its topics or in one", labels=["group"]
+        )
+        for group in sorted({group for group, _ in self._pauses.all()}):
+            paused.add_metric([group], 1)
+        yield paused

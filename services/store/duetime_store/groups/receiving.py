@@ -69,6 +69,7 @@ class GroupReceiver:
         self._turns = turns
         self._groups = groups
         self._fetcher = fetcher
+        self.pauses = fetcher.pauses
         self._offsets = offsets
         self._flusher = flusher
         self._lines = lines
@@ -162,10 +163,13 @@ class GroupReceiver:
         waiter: MessageWaiter | None = None
         try:
             while True:
-                if waiter is not None or not asked.wait_ms or not line.is_waking:
+                may_fetch = waiter is not None or not asked.wait_ms or not line.is_waking
+                if may_fetch and await self.pauses.over(asked.group, asked.topic, give_up_ms):
                     found = await self._found(asked, line, take, give_up_ms)
                     if found is not None:
                         return found
+                    if self.pauses.holds(asked.group, asked.topic):
+                        continue
                 left_ms = give_up_ms - clock.monotonic_ms()
                 if line.is_over:
                     self._check_there(asked)
@@ -196,12 +200,15 @@ class GroupReceiver:
         take: Callable[[WaiterLine, YieldingScan], FetchProgress],
         give_up_ms: float,
     ) -> bool | None:
-        """Fetches until something is found (True) or nothing is left to scan (None). False: there is more, but the
-        call's time is over, or the line has ended; the next call continues where this one stopped."""
+        """Fetches until something is found (True), or nothing is left to scan or the group is paused (None). False:
+        there is more, but the call's time is over, or the line has ended; the next call continues where this one
+        stopped."""
         clock = self._clock
         with self._turns.walk() as walk:
             await walk.begin_for(asked.wanted)
             while not line.is_over:
+                if self.pauses.holds(asked.group, asked.topic):
+                    return None
                 fetched = take(line, walk)
                 if fetched.found:
                     return True

@@ -1,0 +1,177 @@
+"""Pauses of groups: config/duetimePauses.json. A paused group, or topic of a group, receives nothing.
+
+    {"pauses": [{"group": "billing", "topic": "orders", "sinceMs": 1700000000000, "untilMs": 1700003600000}, ...]}
+
+`topic` empty: all topics of the group. `untilMs` 0: until it is resumed. The file is replaced with each change, durable
+when a call returns. A fetch checks the pause in its own step, so a group receives nothing once its pause is answered.
+Leases from before stay valid: they can be acknowledged, renewed and returned.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import structlog
+from duetime.v1 import consumer_pb2
+from duetime_core.errors import DiskFull, InvalidArgument, Unavailable, Violation, refuse
+from duetime_format.errors import within
+from duetime_format.levels import DELAY_MS_MAX
+
+from duetime_store.files import configs
+from duetime_store.files.gate import NO_ROOM
+from duetime_store.files.worker import FileWorker
+from duetime_store.groups.offsets import check_group
+from duetime_store.lanes.alarm import ClockAlarm, ShardClock
+
+log = structlog.get_logger()
+
+FILE = "duetimePauses.json"
+
+
+class Pause(NamedTuple):
+    """Its times, in Unix ms; `until_ms` 0: until it is resumed."""
+
+    since_ms: int
+    until_ms: int
+
+    def lasts(self, now_ms: int) -> bool:
+        return not self.until_ms or now_ms < self.until_ms
+
+
+# Keys: group and topic; an empty topic means the whole group.
+Pauses = Mapping[tuple[str, str], Pause]
+
+
+class GroupPauses:
+    """The file's content. Belongs to the event loop's thread; `worker` writes."""
+
+    def __init__(self, worker: FileWorker, clock: ShardClock, alarm: ClockAlarm) -> None:
+        self._worker = worker
+        self._clock = clock
+        self._alarm = alarm
+        loaded = configs.load(worker.directory.config, FILE)
+        if loaded.fault:
+            log.error("file of pauses is damaged: groups may receive", file=FILE, why=loaded.fault)
+        self._pauses: Pauses = _parsed(loaded.value)
+        self._writing = asyncio.Lock()
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    # --- receivers --------------------------------------------------------------------------------------------------
+
+    def holds(self, group: str, topic: str) -> bool:
+        """Whether the group may not receive the topic now."""
+        return bool(self._pauses) and bool(self._lasting(group, topic))
+
+    async def over(self, group: str, topic: str, give_up_ms: float) -> bool:
+        """Waits while the group may not receive the topic. False: until `give_up_ms` of the monotonic clock it may
+        not."""
+        while self._pauses and (lasting := self._lasting(group, topic)):
+            left_ms = give_up_ms - self._clock.monotonic_ms()
+            if left_ms <= 0:
+                return False
+            changed = asyncio.get_running_loop().create_future()
+            self._waiters.add(changed)
+            if all(pause.until_ms for pause in lasting):
+                self._alarm.set(max(pause.until_ms for pause in lasting), changed)
+            try:
+                await self._clock.wait_for(changed, left_ms)
+            finally:
+                self._waiters.discard(changed)
+                changed.cancel()
+        return True
+
+    def _lasting(self, group: str, topic: str) -> list[Pause]:
+        now_ms, get = self._clock.now_ms(), self._pauses.get
+        found = [pause for key in ((group, ""), (group, topic)) if (pause := get(key)) is not None]
+        return [pause for pause in found if pause.lasts(now_ms)]
+
+    # --- operators --------------------------------------------------------------------------------------------------
+
+    def of(self, group: str) -> list[consumer_pb2.GroupPause]:
+        """The pauses of a group, by topic."""
+        return [
+            consumer_pb2.GroupPause(topic=topic, since_ms=pause.since_ms, until_ms=pause.until_ms)
+            for (name, topic), pause in sorted(self.all().items())
+            if name == group
+        ]
+
+    def all(self) -> Pauses:
+        """All that last. Other threads call it too."""
+        now_ms = self._clock.now_ms()
+        return {key: pause for key, pause in self._pauses.items() if pause.lasts(now_ms)}
+
+    async def pause(self, request: consumer_pb2.PauseGroupRequest) -> consumer_pb2.GroupPauses:
+        """Effective and durable on return; replaces an earlier pause of the same topic, or of the whole group.
+
+        Raises:
+            InvalidArgument: a field is wrong, or the end is not in the future.
+            DiskFull, Unavailable: it was not written, and nothing has changed.
+        """
+        check_group(request.name)
+        refuse(within("for_ms", request.for_ms, 0, DELAY_MS_MAX))
+        now_ms, until_ms = self._clock.now_ms(), request.until_ms
+        if request.WhichOneof("end") == "for_ms":
+            until_ms = now_ms + request.for_ms
+        if request.HasField("end") and not now_ms < until_ms <= now_ms + DELAY_MS_MAX:
+            text = f"{until_ms} is not within ten years after {now_ms}, now at this shard"
+            raise InvalidArgument([Violation(request.WhichOneof("end"), text)])
+        key = request.name, request.topic
+        known = self.all()
+        since_ms = known[key].since_ms if key in known else now_ms
+        await self._change({key: Pause(since_ms, until_ms)})
+        log.info("group is paused", group=request.name, topic=request.topic, until_ms=until_ms)
+        return consumer_pb2.GroupPauses(pauses=self.of(request.name))
+
+    async def resume(self, request: consumer_pb2.ResumeGroupRequest) -> consumer_pb2.GroupPauses:
+        """As `pause`. Without a topic all pauses of the group end."""
+        check_group(request.name)
+        ended = [key for key in self._pauses if key[0] == request.name and request.topic in ("", key[1])]
+        if ended:
+            await self._change(dict.fromkeys(ended))
+            log.info("group is resumed", group=request.name, topic=request.topic)
+        return consumer_pb2.GroupPauses(pauses=self.of(request.name))
+
+    async def forget(self, group: str) -> None:
+        """Ends the pauses of a deleted group."""
+        await self.resume(consumer_pb2.ResumeGroupRequest(name=group))
+
+    async def _change(self, changes: Mapping[tuple[str, str], Pause | None]) -> None:
+        """Applies and writes changes; None: the pause ends."""
+        async with self._writing:
+            before = self._pauses
+            changed = {**self.all(), **changes}
+            self._pauses = {key: pause for key, pause in changed.items() if pause is not None}
+            try:
+                await self._worker.run(self._write, self._pauses)
+            except OSError as error:
+                self._pauses = before
+                why = f"the pauses of groups are not saved, {FILE} was not written: {error.strerror or error}"
+                raise (
+                    DiskFull(why) if error.errno in NO_ROOM else Unavailable(why, reason="GROUP_NOT_KEPT")
+                ) from error
+            finally:
+                for waiter in self._waiters:
+                    if not waiter.done():
+                        waiter.set_result(None)
+
+    def _write(self, pauses: Pauses) -> None:
+        """On the worker's thread."""
+        directory = self._worker.directory
+        rows = [
+            {"group": group, "topic": topic, "sinceMs": pause.since_ms, "untilMs": pause.until_ms}
+            for (group, topic), pause in sorted(pauses.items())
+        ]
+        configs.write(directory.disk, directory.config, FILE, {"pauses": rows})
+
+
+def _parsed(content: Mapping[str, Any] | None) -> Pauses:
+    """The pauses of the file's content; rows that are not of the form are left out."""
+    rows = (content or {}).get("pauses")
+    found: dict[tuple[str, str], Pause] = {}
+    for row in rows if isinstance(rows, list) else ():
+        if isinstance(row, dict):
+            texts, times = (row.get("group"), row.get("topic")), (row.get("sinceMs"), row.get("untilMs"))
+            match (*texts, *times):
+                case (str(group), str(topic), int(since_ms), int(until_ms)):
+                    found[group, topic] = Pause(since_ms, until_ms)
+    return found

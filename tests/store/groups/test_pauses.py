@@ -1,0 +1,209 @@
+"""Paused groups: their receivers get nothing until the pause ends, through restarts, and wake at its end."""
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from duetime.v1 import consumer_pb2, store_pb2
+from duetime_format.levels import DELAY_MS_MAX
+from duetime_store.groups import pauses
+
+from tests.faulty_disk import FaultyDisk
+from tests.store.conftest import sent
+from tests.store.groups.running import GROUP, INVISIBLE_MS, OK, Consuming, names, told
+from tests.store.groups.test_lites import Liting
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Consuming]:
+    async with Consuming(tmp_path / "store") as running:
+        yield running
+
+
+async def pause(store: Consuming, group: str = GROUP, **fields: Any) -> list[tuple[str, int]]:
+    request = consumer_pb2.PauseGroupRequest(name=group, **fields)
+    return [(one.topic, one.until_ms) for one in (await store.stub.PauseGroup(request, timeout=60)).pauses]
+
+
+async def resume(store: Consuming, group: str = GROUP, topic: str = "") -> list[tuple[str, int]]:
+    request = consumer_pb2.ResumeGroupRequest(name=group, topic=topic)
+    return [(one.topic, one.until_ms) for one in (await store.stub.ResumeGroup(request, timeout=60)).pauses]
+
+
+async def waiting(store: Consuming, count: int = 1) -> None:
+    """Returns once receives wait for the end of a pause."""
+    async with asyncio.timeout(60):
+        while len(store.node.parts.receiver.pauses._waiters) < count:
+            await store.describe()
+
+
+def is_paused(store: Consuming) -> bool:
+    return store.node.registry.get_sample_value("duetime_store_group_paused", {"group": GROUP}) == 1
+
+
+async def test_paused_group_receives_nothing_until_it_is_resumed(store: Consuming) -> None:
+    await store.send("a", "b")
+    (before,) = await store.receive(max_count=1)
+    assert await pause(store) == [("", 0)]
+    assert (await store.receive(), await store.ready(), is_paused(store)) == ([], False, True)
+    assert names(await store.receive(group="audit")) == ["a", "b"]
+    assert await store.ack(before) == [OK]
+    (shown,) = (await store.describe()).pauses
+    assert (shown.topic, shown.since_ms, shown.until_ms) == ("", store.clock.now_ms(), 0)
+    assert await resume(store) == []
+    assert await resume(store) == []
+    assert (names(await store.receive()), is_paused(store)) == (["b"], False)
+
+
+async def test_receive_waits_for_the_end_of_a_pause(store: Consuming) -> None:
+    await store.send("a")
+    await pause(store, for_ms=HOUR_MS)
+    receives = [asyncio.create_task(store.receive(wait_ms=30_000)) for _ in range(2)]
+    await waiting(store, 2)
+    await resume(store)
+    got = await asyncio.wait_for(asyncio.wait(receives, return_when=asyncio.FIRST_COMPLETED), 60)
+    assert [names(one.result()) for one in got[0]] == [["a"]]
+    await store.send("b")
+    rest = await asyncio.gather(*receives)
+    assert sorted(name for one in rest for name in names(one)) == ["a", "b"]
+
+
+async def test_pause_ends_at_its_time(store: Consuming) -> None:
+    await store.send("a")
+    until_ms = store.clock.now_ms() + 20_000
+    assert await pause(store, until_ms=until_ms) == [("", until_ms)]
+    receive = asyncio.create_task(store.receive(wait_ms=30_000))
+    await waiting(store)
+    await store.clock.advance(19_999)
+    assert not receive.done()
+    assert (await store.describe()).pauses
+    await store.clock.advance(1)
+    assert names(await receive) == ["a"]
+    assert not (await store.describe()).pauses
+    assert not is_paused(store)
+
+
+async def test_receive_that_waits_for_messages_is_paused_too(store: Consuming) -> None:
+    receive = asyncio.create_task(store.receive(wait_ms=30_000))
+    async with asyncio.timeout(60):
+        while not (lines := store.node.parts.groups._lines._lines) or not next(iter(lines.values())).waiters:
+            await store.describe()
+    await pause(store)
+    await store.send("a")
+    await waiting(store)
+    assert not receive.done()
+    await resume(store)
+    assert names(await receive) == ["a"]
+
+
+async def test_long_receive_ends_while_the_group_is_paused(store: Consuming) -> None:
+    await store.send("a")
+    await pause(store)
+    receive = asyncio.create_task(store.receive(wait_ms=30_000))
+    await waiting(store)
+    await store.clock.advance(30_000)
+    assert await receive == []
+    assert not store.node.parts.receiver.pauses._waiters
+
+
+async def test_lease_that_ends_in_a_pause_is_redelivered_after_it(store: Consuming) -> None:
+    await store.send("a")
+    await store.receive()
+    await pause(store, for_ms=2 * INVISIBLE_MS)
+    await store.clock.advance(INVISIBLE_MS)
+    assert await store.receive() == []
+    await store.clock.advance(INVISIBLE_MS)
+    assert told(await store.receive()) == [("a", 2)]
+
+
+async def test_one_topic_is_paused(store: Consuming) -> None:
+    await store.stub.PutTopic(store_pb2.PutTopicRequest(name="other", queue_count=1))
+    await store.send("a")
+    await store.put(sent("b", topic="other"))
+    assert await pause(store, topic="orders") == [("orders", 0)]
+    assert await store.receive() == []
+    assert names(await store.receive(topic="other")) == ["b"]
+    until_ms = store.clock.now_ms() + HOUR_MS
+    assert await pause(store, for_ms=HOUR_MS) == [("", until_ms), ("orders", 0)]
+    assert await resume(store, topic="orders") == [("", until_ms)]
+    assert await store.receive() == []
+    await pause(store, topic="orders")
+    assert await resume(store) == []
+    assert names(await store.receive()) == ["a"]
+
+
+@pytest.mark.parametrize("end", ["again", "kill"])
+async def test_pause_survives_a_restart(store: Consuming, end: str) -> None:
+    await store.send("a")
+    await pause(store, for_ms=HOUR_MS)
+    await pause(store, "other", topic="orders")
+    await getattr(store, end)()
+    assert await store.receive() == []
+    assert await store.receive(group="other") == []
+    await store.clock.advance(HOUR_MS)
+    assert names(await store.receive()) == ["a"]
+    await resume(store, "other")
+    await getattr(store, end)()
+    assert names(await store.receive(group="other")) == ["a"]
+
+
+async def test_deleted_group_is_not_paused(store: Consuming) -> None:
+    await store.send("a")
+    await pause(store)
+    await store.stub.DeleteGroup(consumer_pb2.DeleteGroupRequest(name=GROUP), timeout=60)
+    assert names(await store.receive()) == ["a"]
+
+
+async def test_lite_topics_are_paused_with_their_topic(tmp_path: Path) -> None:
+    async with Liting(tmp_path / "store") as store:
+        await store.write("a", "a1")
+        receives = [asyncio.create_task(store.read(one, wait_ms=30_000)) for one in ("b", "c")]
+        await store.waits(2)
+        await pause(store, topic="orders")
+        assert await store.read("a") == []
+        await store.write("b", "b1")
+        await waiting(store)
+        await resume(store)
+        assert names(await receives[0]) == ["b1"]
+        assert names(await store.read("a")) == ["a1"]
+        await store.write("c", "c1")
+        assert names(await receives[1]) == ["c1"]
+
+
+@pytest.mark.parametrize(
+    "fields", [{"for_ms": 0}, {"for_ms": -1}, {"for_ms": DELAY_MS_MAX + 1}, {"until_ms": 5}, {"name": "a b"}]
+)
+async def test_end_out_of_its_range_is_rejected(store: Consuming, fields: dict[str, Any]) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await store.stub.PauseGroup(consumer_pb2.PauseGroupRequest(**{"name": GROUP, **fields}), timeout=60)
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    await store.send("a")
+    assert names(await store.receive()) == ["a"]
+
+
+async def test_pause_that_is_not_written_is_no_pause(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    async with Consuming(tmp_path / "store", disk=disk) as store:
+        await store.send("a")
+        for error, code in ((errno.EIO, "UNAVAILABLE"), (errno.ENOSPC, "RESOURCE_EXHAUSTED")):
+            disk.fail("replace", error, path=pauses.FILE)
+            with pytest.raises(grpc.aio.AioRpcError, match=r"duetimePauses\.json was not written") as caught:
+                await pause(store)
+            assert caught.value.code().name == code
+            disk.mend()
+        assert names(await store.receive()) == ["a"]
+
+
+@pytest.mark.parametrize("content", ["{torn", '{"pauses": 7}', '{"pauses": [7, {"group": 5}, {"group": "g"}]}'])
+async def test_damaged_file_pauses_nothing(tmp_path: Path, content: str) -> None:
+    (tmp_path / "store" / "config").mkdir(parents=True)
+    (tmp_path / "store" / "config" / pauses.FILE).write_text(content)
+    async with Consuming(tmp_path / "store") as store:
+        await store.send("a")
+        assert names(await store.receive()) == ["a"]
