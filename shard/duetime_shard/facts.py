@@ -75,13 +75,20 @@ def facts_of(run: RecordRun, before_ms: int = 0) -> Facts:
     facts = Facts(run.stored_at_ms < np.maximum(np.maximum.accumulate(run.stored_at_ms), before_ms))
     if run.entries is not None:
         rows = np.concatenate([run.entries, run.positions[None], facts.copied[None].astype(np.int64)])
-        named, in_lanes = run.entries[0] >= 0, run.within(LANE_TOPIC_NAMES)
-        facts.restored = rows[:, named & ~in_lanes]
-        facts.replaced = rows[:, named & run.within(_TIMERS)]
+        facts.restored = rows[:, are_restored(run)]
+        facts.replaced = rows[:, (run.entries[0] >= 0) & run.within(_TIMERS)]
     facts.cancelled = np.concatenate([NO_ROWS, *_read(run, _CANCELLED, _cancelled, facts.damage)], axis=1)
     facts.planned = list(_read(run, _PLANS, _planned, facts.unread_plans))
     facts.deleted = list(_read(run, _DELETED, _deleted, facts.damage))
     return facts
+
+
+def are_restored(run: RecordRun) -> Mask:
+    """Mask of the records with entries of their own; those in lanes name the ones that they replace."""
+    if run.entries is None:
+        return np.zeros(run.count, np.bool_)
+    mask: Mask = (run.entries[0] >= 0) & ~run.within(LANE_TOPIC_NAMES)
+    return mask
 
 
 def is_queue(topic: str, queue: int) -> bool:
@@ -125,8 +132,13 @@ def decided(run: RecordRun) -> tuple[Ints, list[tuple[int, str]]]:
 
 def may_decide(run: RecordRun) -> Mask:
     """Mask of the records that may end half messages."""
-    chosen: Mask = run.within(_DECIDING) | (run.flags & layout.SYS_TRANSACTION == layout.SYS_TRANSACTION_COMMIT)
-    return chosen
+    return run.within(_DECIDING) | are_committed(run)
+
+
+def are_committed(run: RecordRun) -> Mask:
+    """Mask of the records with a commit's flag."""
+    mask: Mask = run.flags & layout.SYS_TRANSACTION == layout.SYS_TRANSACTION_COMMIT
+    return mask
 
 
 def by_lane(rows: Ints) -> Iterator[tuple[int, Ints]]:

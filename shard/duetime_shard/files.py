@@ -2,12 +2,13 @@
 
 import os
 from collections import Counter
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from duetime_format import layout
-from duetime_format.units import UNIT, UNIT_TYPE, Units
+from duetime_format.units import FILLER_SIZE, UNIT, UNIT_TYPE, Units
 
 from duetime_shard.disk import IS_FOLDER, LocalFiles, ShardFiles
 
@@ -16,6 +17,7 @@ _UNITS_AT_ONCE = 65_536
 _CLOCK_STEP_MS = 600_000
 # Number of last units kept as they were when a queue's end was found.
 _KEPT_UNITS = 8_192
+_I64_MAX = (1 << 63) - 1
 
 
 def numbered(files: ShardFiles, folder: str) -> list[tuple[int, str, int]]:
@@ -179,6 +181,38 @@ class QueueFiles:
             self.min_offset += int(kept[0]) if len(kept) else len(units)
             if len(kept):
                 return
+
+    def reserved(self, settled: int) -> dict[int, int]:
+        """Offsets of fillers, each with the log position of the first record after it; -1: there is none.
+
+        Args:
+            settled: the queue has all records before this log position. Fillers far before the last one of these are
+                left out.
+        """
+        found: dict[int, int] = {}
+        if not any((units["size"] == FILLER_SIZE).any() for _, units in self._from_end(settled)):
+            return found
+        after = _I64_MAX
+        for first, units in self._from_end(settled):
+            is_filler = units["size"] == FILLER_SIZE
+            positions = np.where(is_filler, _I64_MAX, units["position"])
+            lowest = np.minimum(np.minimum.accumulate(positions[::-1])[::-1], after)
+            after = int(lowest.min(initial=after))
+            lowest[lowest == _I64_MAX] = -1
+            found |= zip((first + np.flatnonzero(is_filler)).tolist(), lowest[is_filler].tolist(), strict=True)
+        return found
+
+    def _from_end(self, settled: int) -> Iterator[tuple[int, Units]]:
+        """First offset and units of parts, the last one first, to one that begins with a record before `settled`."""
+        first, units = self._last_first, self._last
+        if self.max_offset != first + len(units):
+            first, units = self.max_offset, units[:0]
+        while True:
+            yield first, units
+            if first <= self.min_offset or (len(units) and 0 < units["position"][0] < settled):
+                return
+            stop, first = first, max(self.min_offset, self._file_first(first - 1), first - _UNITS_AT_ONCE)
+            units = self.read(first, stop - first)
 
     @property
     def file_units(self) -> int:

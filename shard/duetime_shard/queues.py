@@ -28,12 +28,20 @@ class QueueImage:
         self._replaced: list[tuple[Ints, Units]] = []
 
     def rebuild(self, offsets: Ints, units: Units, possible: Mask) -> RebuildResult:
-        """See RebuildableQueue."""
+        """See RebuildableQueue. The files may have some of the units, which show the order of the others."""
         rebuilt = sorted_out(offsets, possible, self.next_offset)
-        if len(rebuilt.added):
-            added = offsets[rebuilt.added]
+        rows = rebuilt.added
+        if len(rows) < len(offsets):
+            known = possible & (offsets < self.files.max_offset)
+            last = self.read_rebuilt(np.array([self.next_offset - 1]))
+            if known.any() and last["position"][0] >= units["position"][0]:
+                # The walk has not reached the queue's end yet.
+                rebuilt = sorted_out(offsets, possible, int(offsets[known].min()))
+                rows = rebuilt.added[offsets[rebuilt.added] >= self.next_offset]
+        if len(rows):
+            added = offsets[rows]
             self._begin(int(added[0]))
-            self.made.append((added, units[rebuilt.added]))
+            self.made.append((added, units[rows]))
             self._firsts.append(int(added[0]))
             self.next_offset = int(added[-1]) + 1
         return rebuilt
@@ -65,7 +73,7 @@ class QueueImage:
         self.next_offset = offset
 
     def read_rebuilt(self, offsets: Ints) -> Units:
-        """See RebuildableQueue. Made units only: files have no record that is rebuilt."""
+        """See RebuildableQueue."""
         found = np.zeros(len(offsets), UNIT_TYPE)
         for index, offset in enumerate(offsets.tolist()):
             number = bisect_right(self._firsts, offset) - 1
@@ -74,6 +82,9 @@ class QueueImage:
                 if len(own):
                     found[index] = units[own[-1]]
                     break
+            else:
+                if offset < self.files.max_offset and len(units := self.files.read(offset, 1)):
+                    found[index] = units[0]
         return found
 
     def forget(self, position: int) -> None:
@@ -87,13 +98,17 @@ class QueueImage:
         files = self.files
         files.drop_behind(log_end)
         files.drop_before(log_min)
+        self.min_offset = files.min_offset
         if self._replaced:
-            # The last unit of an offset counts.
-            pairs = [*self.made, *self._replaced]
+            # The files count up to the first replaced unit, the last unit of an offset counts.
+            first = min(files.max_offset, *(int(offsets.min()) for offsets, _ in self._replaced))
+            pairs = [*self.read(first), *self._replaced]
+            files.max_offset = first
+            files.min_offset = self.min_offset = min(files.min_offset, first)
             offsets, last = np.unique(np.concatenate([offsets for offsets, _ in pairs])[::-1], return_index=True)
             self.made = [(offsets, joined(units for _, units in pairs)[::-1][last])]
             self._firsts, self._replaced = [int(offsets[0])], []
-        self.min_offset, self.max_offset = files.min_offset, files.max_offset
+        self.max_offset = files.max_offset
         if self.made:
             if self.min_offset == self.max_offset:
                 self.min_offset = int(self.made[0][0][0])

@@ -138,9 +138,15 @@ class UnitRebuilder:
         self.unit_count = 0
         self.repeated_count = 0
 
-    def add_run(self, run: RecordRun, rows: Ints, tags: Ints, older: Mask) -> None:
-        """Adds the units of some records of a run. `tags`, `older`: tagsCode of each record of the run, and whether it
-        is older than one before it."""
+    def add_run(self, run: RecordRun, tags: Ints, older: Mask, absent: Mask | None = None) -> None:
+        """Adds the units of a run's records.
+
+        Args:
+            tags: tagsCode of each record of the run.
+            older: whether it is older than one before it.
+            absent: whether its queue lacks it; by default all in queues.
+        """
+        rows = np.flatnonzero(run.queued if absent is None else absent | _among_others(run, absent))
         order = rows[np.argsort(run.key_of[rows], kind="stable")]
         units = np.empty(len(order), UNIT_TYPE)
         units["position"], units["size"], units["tags"] = run.positions[order], run.sizes[order], tags[order]
@@ -171,6 +177,10 @@ class UnitRebuilder:
         no = np.array([False])
         self.add(key, QueueRecords(np.array([offset]), unit, no, no))
         self._doubtful[key] = first
+        self.claim(key, offset)
+
+    def claim(self, key: Key, offset: int) -> None:
+        """Notes that a damaged record has a place."""
         self._claimed.add((self._queue_of(*key), offset))
 
     def _rebuild(self, key: Key, queue: RebuildableQueue, records: QueueRecords) -> Ints:
@@ -227,6 +237,20 @@ class UnitRebuilder:
         for index in np.flatnonzero(cases == RecordCase.STRAY).tolist():
             place = f"message {records.offsets[index]} of queue {key[1]} of {key[0]!r}"
             self._report_stray(int(records.units["position"][index]), f"it claims to be {place}, which is impossible")
+
+
+def _among_others(run: RecordRun, absent: Mask) -> Mask:
+    """Mask of all records of queues that have later records than missing ones: the others show strays."""
+    mask = np.zeros(run.count, np.bool_)
+    if absent.all():
+        return mask
+    counts = np.bincount(run.key_of[absent], minlength=len(run.keys))
+    all_counts = np.bincount(run.key_of, minlength=len(run.keys))
+    for number in np.flatnonzero((counts > 0) & (counts < all_counts)).tolist():
+        own = np.flatnonzero(run.queued & (run.key_of == number))
+        lacks = absent[own]
+        mask[own] = (lacks[:-1] & ~lacks[1:]).any()
+    return mask
 
 
 def _keep_marks(queue: RebuildableQueue, offsets: Ints, units: Units) -> None:

@@ -18,7 +18,7 @@ from duetime_format.lanes import TIMER_LANE_FIRST, LanePlace, level_of
 from duetime_format.levels import DelayLevels
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.record import Record
-from duetime_format.units import UNIT_TYPE
+from duetime_format.units import UNIT_TYPE, Mask
 
 from duetime_shard import checkpoint, configs
 from duetime_shard.batches import scan_whole
@@ -185,6 +185,9 @@ class StateReader:
         self._codes = TagsCodes(state.history)
         # Position of the deletion, by topic.
         self._deleted: dict[str, int] = {}
+        self._settled = _settled(state.files)
+        # Places for records that may be written again, by queue.
+        self._reserved: dict[tuple[str, int], dict[int, int]] = {}
         self._units = UnitRebuilder(self._queue, lambda topic: self._deleted.get(topic, -1), self._damaged)
         state.ends = LaneEndReader(state.known, state.places)
         state.end = state.min_position if first is None else first
@@ -224,13 +227,32 @@ class StateReader:
         self._see_kept(run, names)
         known = np.array([state.queues[key].files.max_offset if key in state.queues else -1 for key in names])
         # The files have the others.
-        absent = np.flatnonzero(run.queued & ((run.offsets < 0) | (run.offsets >= known[run.key_of])))
-        if len(absent):
-            self._units.add_run(run, absent, self._codes.of(run), facts.copied)
+        absent = run.queued & ((run.offsets < 0) | (run.offsets >= known[run.key_of]))
+        self._add_written_again(run, names, absent)
+        if absent.any():
+            self._units.add_run(run, self._codes.of(run), facts.copied, absent)
         for index in np.flatnonzero(~run.queued).tolist():
             topic, queue = names[int(run.key_of[index])]
             row = (run.positions[index], run.sizes[index])
             self._leave(int(row[0]), int(row[1]), topic, queue, int(run.offsets[index]), int(run.flags[index]))
+
+    def _add_written_again(self, run: RecordRun, names: list[tuple[str, int]], absent: Mask) -> None:
+        """Adds records to `absent` that a power cut had lost, if the start that wrote them again was killed before
+        their queues had them. A checkpoint promises that queues have all records before it."""
+        if run.entries is None or run.end_position <= self._settled:
+            return
+        for number, name in enumerate(names):
+            if reserved := self._reserved_places(name):
+                own = np.flatnonzero((run.key_of == number) & (run.entries[0] >= 0) & run.queued & ~absent)
+                places = zip(run.offsets[own].tolist(), run.positions[own].tolist(), strict=True)
+                absent[own] = [reserved.get(offset, position) < position for offset, position in places]
+
+    def _reserved_places(self, key: tuple[str, int]) -> dict[int, int]:
+        """See QueueFiles.reserved."""
+        if key not in self._reserved:
+            known = {} if key[0] in MOVED_TOPICS else self._state.queues
+            self._reserved[key] = known[key].files.reserved(self._settled) if key in known else {}
+        return self._reserved[key]
 
     def _see_kept(self, run: RecordRun, names: list[tuple[str, int]]) -> None:
         for number, key in enumerate(names):
@@ -251,6 +273,10 @@ class StateReader:
         if queue is not None and queue.next_offset == found.queue_offset:
             unit = np.array([(item.position, found.size, self._codes.of_record(found))], UNIT_TYPE)
             self._units.add_damaged((found.topic.encode(), found.queue), found.queue_offset, unit)
+        elif queue is not None and item.position >= self._settled and found.topic not in MOVED_TOPICS:
+            # The queue's files have it, unless its offset is damaged too.
+            self._units.claim((found.topic.encode(), found.queue), found.queue_offset)
+            self._reserved_places((found.topic, found.queue))[found.queue_offset] = item.position
 
     def _delete(self, deletion: Deletion) -> None:
         """Removes the topic's queues with their content so far; those of a later topic start with other files."""

@@ -25,6 +25,7 @@ from duetime_spark.tables.filters import RowFilter
 from tests.format.golden import unpack
 from tests.store.conftest import MIB, HandClock, sent
 from tests.store.conftest import Shard as Store
+from tests.store.test_promised_recovery import Cut
 from tests.store.test_retention import HOUR_MS
 from tests.store.test_retention import Shard as Cleaned
 
@@ -124,6 +125,21 @@ def test_units_that_a_power_cut_took_are_made_from_the_log(tmp_path: Path) -> No
     assert_is_the_whole_log(store.root, snapshot)
     again = ShardSnapshot.from_dict(json.loads(json.dumps(snapshot.to_dict())))
     assert again == snapshot
+
+
+def test_record_that_a_killed_start_wrote_again_is_in_its_place(tmp_path: Path) -> None:
+    cut = Cut(tmp_path / "store", HandClock())
+    cut.put(sent("before"))
+    cut.checkpoint()
+    cut.fill("AB")
+    cut.promise(1, 0, 2)
+    cut.fall_due(1, 0, 2)
+    cut.put(sent("after"))
+    cut.lose_and_kill(cut.places()[1])
+    snapshot = taken(cut.root)
+    assert not snapshot.is_whole
+    assert_is_the_whole_log(cut.root, snapshot)
+    assert sorted(units_of(LocalFiles(cut.root), snapshot)["orders", 0]) == [0, 1, 2, 3]
 
 
 def without_queue(root: Path) -> None:

@@ -15,11 +15,16 @@ from duetime_store.offline.verify import verify
 from duetime_store.writing.ends import cancel
 from duetime_store.writing.promising import promise
 from duetime_store.writing.staging import OK
+from duetime_store.writing.store import Store
 
 from tests.power_disk import PowerDisk, Unlucky
 from tests.store.conftest import HandClock, Shard, ids, log_file, restored, sent, timer
 
 LEVEL_MS = 1_000
+
+
+class Killed(BaseException):
+    """A kill -9."""
 
 
 class Cut(Shard):
@@ -48,6 +53,18 @@ class Cut(Shard):
         """(position, size) of a topic's records."""
         queue = self.store.queues.find(topic, 0)
         return [unit[:2] for unit in queue.read(queue.min_offset, 100).tolist()]
+
+    def lose_and_kill(self, *spans: tuple[int, int]) -> None:
+        """As `lose`; the next start is killed when it has written records again."""
+
+        def kill(*_: object) -> None:
+            raise Killed
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Store, "publish", kill)
+            with pytest.raises(Killed):
+                self.lose(*spans)
+        (self.root / "abort").touch()
 
     def lose(self, *spans: tuple[int, int]) -> None:
         """The process dies, and loses these bytes of the log: (position, count)."""

@@ -2,15 +2,19 @@
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pytest
+from duetime_format import layout
 from duetime_format.columns import Key
 from duetime_format.deletions import Deletion
 from duetime_format.halves import COMMITTED, end_tag
+from duetime_format.levels import DelayLevels
 from duetime_format.names import HALF_TOPIC, SCHEDULE_TOPIC
 from duetime_format.units import FILLER_SIZE, UNIT_TYPE, Units
+from duetime_shard import shard as state
+from duetime_shard.disk import LocalFiles, ShardFiles
 from duetime_shard.files import QueueFiles
 from duetime_shard.queues import QueueImage
 from duetime_shard.rebuilding import QueueRecords, RebuildableQueue, UnitRebuilder
@@ -19,8 +23,11 @@ from duetime_store.queues import queues
 from duetime_store.queues.deletions import Deletions
 from duetime_store.queues.topics import ShardTopics, TopicLimits
 from duetime_store.recovery.replay import LogDamage
+from duetime_store.writing.staging import OK
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.store.conftest import Shard, log_file, sealed, sent
 
 ORDERS, LANE, HALVES = (b"orders", 0), (SCHEDULE_TOPIC.encode(), 0), (HALF_TOPIC.encode(), 0)
 # Position and bytes of a record; its tagsCode.
@@ -62,12 +69,18 @@ class StoreQueues:
 
 
 class ImageQueues:
-    def __init__(self) -> None:
+    def __init__(self, files: ShardFiles | None = None) -> None:
+        """`files`: the directory with the files of queues; none by default."""
+        self._files = files
         self._queues: dict[Key, QueueImage] = {}
         self._deleted: dict[str, int] = {}
 
     def get(self, topic: bytes, queue: int) -> QueueImage:
-        return self._queues.setdefault((topic, queue), QueueImage(QueueFiles.none(topic.decode(), queue)))
+        if (topic, queue) not in self._queues:
+            name = topic.decode()
+            files = QueueFiles.none(name, queue) if self._files is None else QueueFiles(self._files, name, queue)
+            self._queues[topic, queue] = QueueImage(files)
+        return self._queues[topic, queue]
 
     def deleted_at(self, topic: str) -> int:
         return self._deleted.get(topic, -1)
@@ -228,6 +241,76 @@ def test_place_of_a_damaged_record_is_filled_by_the_one_written_again(log: Log) 
     log.rebuilder.add_damaged(ORDERS, 1, log.make_units(1))
     (later,), (again,) = log.add(ORDERS, 2), log.add(ORDERS, 1, restored=True)
     assert log.positions(ORDERS) == [first, again, later]
+
+
+def test_stray_is_told_by_records_that_the_files_have(shard: Shard) -> None:
+    """The third record of four claims to be the tenth: the queue file has all four units."""
+    outcome = shard.put(*(sent(name, body=bytes(1_000)) for name in "ABCD"))
+    assert outcome.statuses == [OK] * 4
+    ((position, size, _),) = shard.store.queues.find("orders", 0).read(2, 1).tolist()
+    data = bytearray(shard.store.read_record(position, size))
+    data[layout.QUEUE_OFFSET_AT : layout.QUEUE_OFFSET_AT + 8] = (9).to_bytes(8, "big")
+    with log_file(shard).open("r+b") as file:
+        file.seek(position)
+        file.write(sealed(bytes(data)))
+    found = state.read(shard.root, DelayLevels.parse("1s 5s"))
+    assert found.queues["orders", 0].max_offset == 4
+    ((at, text),) = found.damaged
+    assert (at, text.split(",")[0]) == (position, "it claims to be message 9 of queue 0 of b'orders'")
+
+
+class Step(NamedTuple):
+    """A record: the next one after some lost ones, a lost one that a start wrote again, another at its offset, or one
+    too far ahead."""
+
+    kind: str
+    number: int
+
+    def offset(self, reached: int) -> int:
+        if self.kind == "next":
+            return reached + self.number
+        return 100 + self.number if self.kind == "stray" else self.number
+
+
+STEPS = st.lists(
+    st.builds(Step, st.sampled_from(["next", "next", "again", "repeated", "stray"]), st.integers(0, 3)),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(runs=st.lists(STEPS, max_size=6), published=st.integers(0, 6))
+def test_queues_with_files_that_end_in_the_middle_agree(runs: list[list[Step]], published: int) -> None:
+    """The log is read from its beginning, as by a reader of the directory."""
+    with TemporaryDirectory() as folder:
+        stored, added, reached = Log(StoreQueues(Path(folder) / "consumequeue")), list[QueueRecords](), 1
+        image = None
+        for number, steps in enumerate([[Step("next", -1)], *runs]):
+            if number == published + 1:
+                stored.queues.units(ORDERS)
+                image = Log(ImageQueues(LocalFiles(Path(folder))))
+                ends = image.queues.get(*ORDERS).next_offset
+            offsets = []
+            for step in steps:
+                offsets.append(step.offset(reached))
+                if step.kind == "next":
+                    reached = offsets[-1] + 1
+            no, restored = np.zeros(len(steps), np.bool_), np.array([step.kind == "again" for step in steps])
+            added.append(QueueRecords(np.array(offsets), stored.make_units(len(steps)), no, restored))
+            stored.rebuilder.add(ORDERS, added[-1])
+        if image is None:
+            return
+        reserved = QueueFiles(LocalFiles(Path(folder)), "orders", 0).reserved(0)
+        for records in added:
+            absent = records.offsets >= ends
+            for index, offset in enumerate(records.offsets.tolist()):
+                position = int(records.units["position"][index])
+                absent[index] |= bool(records.restored[index]) and reserved.get(offset, position) < position
+            if (absent[:-1] & ~absent[1:]).any():
+                absent[:] = True
+            if absent.any():
+                image.rebuilder.add(ORDERS, records.at(absent))
+        assert stored.positions(ORDERS) == image.positions(ORDERS)
 
 
 RECORDS = st.lists(st.tuples(st.integers(-1, 12), st.booleans(), st.booleans()), min_size=1, max_size=8)

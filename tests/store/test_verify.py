@@ -10,7 +10,7 @@ import pytest
 from duetime_format.columns import RecordRun
 from duetime_format.keys import rows_of
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from duetime_format.units import UNIT
+from duetime_format.units import FILLER_SIZE, UNIT
 from duetime_shard import shard as state
 from duetime_shard.disk import LocalFiles
 from duetime_shard.files import LogFiles, QueueFiles
@@ -19,14 +19,16 @@ from duetime_store.files.disk import Disk
 from duetime_store.finding.index import ENTRY, HEADER, IndexWriter, Shape
 from duetime_store.log.segment import file_name
 from duetime_store.offline import units
+from duetime_store.offline.export import export_directory
 from duetime_store.offline.report import VerifyReport
 from duetime_store.offline.verify import verify
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.format.golden import params, unpack
-from tests.store.conftest import MIB, HandClock, Shard, sent
+from tests.store.conftest import MIB, HandClock, Shard, ids, sent
 from tests.store.test_inspect import all_bytes, command
+from tests.store.test_promised_recovery import Cut
 
 LEVELS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
 SHAPE = Shape(50, 200)
@@ -93,6 +95,47 @@ def test_directory_of_a_store_is_sound(sound: Shard) -> None:
     assert report.damages == []
     assert (report.records, report.units, report.index_entries) == (42, 42, 84)
     assert report.notes == []
+
+
+def test_record_that_a_killed_start_wrote_again_is_in_its_place(tmp_path: Path, clock: HandClock) -> None:
+    """A power cut lost it, and the start that wrote it again was killed before it had its unit."""
+    cut = Cut(tmp_path / "store", clock)
+    cut.put(sent("before"))
+    cut.fill("AB")
+    cut.promise(1, 0, 2)
+    cut.fall_due(1, 0, 2)
+    cut.put(sent("after"))
+    lost = cut.places()[1]
+    cut.lose_and_kill(lost)
+    (filler,) = QueueFiles(LocalFiles(cut.root), "orders", 0).read(1, 1)["size"].tolist()
+    assert filler == FILLER_SIZE
+    report = verified(cut.root)
+    (damage,) = report.damages
+    assert str(damage).endswith(f"no record at position {lost[0]}")
+    assert "1 records are not in their queues yet; recovery puts them there" in report.notes
+    found = [json.loads(line)["uniqKey"] for line in units.lines(state.read(cut.root, LEVELS), "orders")]
+    exported = tmp_path / "exported"
+    export_directory(cut.root, exported, LEVELS, accept_damage=True)
+    again = [json.loads(line)["uniqKey"] for line in units.lines(state.read(exported, LEVELS), "orders")]
+    cut.open()
+    assert found == again == ids(cut.pulled()) == ["before", "A", "B", "after"]
+    cut.crash()
+
+
+def test_record_written_again_in_place_of_a_damaged_one_is_read(tmp_path: Path, clock: HandClock) -> None:
+    cut = Cut(tmp_path / "store", clock)
+    cut.put(sent("before"))
+    cut.fill("A")
+    cut.promise(1, 0, 1)
+    cut.fall_due(1, 0, 1)
+    cut.put(sent("after"))
+    cut.lose_and_kill((cut.places()[1][0] + 120, 1))
+    (unit,) = QueueFiles(LocalFiles(cut.root), "orders", 0).read(1, 1)
+    (made,) = state.read(cut.root, LEVELS).queues["orders", 0].made
+    assert made[1]["position"][0] > unit["position"]
+    cut.open()
+    assert cut.store.queues.find("orders", 0).read(1, 2).tolist() == made[1].tolist()
+    cut.crash()
 
 
 def places(root: Path) -> list[tuple[Path, int, int]]:

@@ -33,6 +33,7 @@ from duetime_shard import configs
 from duetime_shard.brokers import rocks
 from duetime_shard.brokers.engines import STORE_FOLDER, TRANSACTIONS
 from duetime_shard.disk import ShardFiles
+from duetime_shard.facts import are_committed
 from duetime_shard.files import LogFiles
 from duetime_shard.shard import DirectoryState
 from duetime_shard.walk import scan_runs
@@ -108,7 +109,7 @@ class _HalfSearch:
     def see(self, item: object) -> None:
         """Takes an item of the log; only intact records matter."""
         if isinstance(item, RecordRun):
-            chosen = item.within(_TOPICS) | (item.flags & layout.SYS_TRANSACTION == layout.SYS_TRANSACTION_COMMIT)
+            chosen = item.within(_TOPICS) | are_committed(item)
             for index in np.flatnonzero(chosen).tolist():
                 self._end(item.record(index))
 

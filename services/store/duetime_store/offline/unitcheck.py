@@ -86,6 +86,9 @@ class UnitCheck:
         # Queues of timers are a broker's, or were before a start rebuilt them.
         handover = known_handover(state.files)
         self._has_brokers_hashes = are_brokers(state.files) or (handover is not None and handover.position > 0)
+        self._killed = state.files.exists("abort")
+        # Records that a start wrote again before a kill; the next start puts them in their places.
+        self.unfilled = 0
         self._queues: dict[tuple[str, int], _QueueComparison] = {}
         # Deleted topics: their records up to there have no units.
         self._deleted = load(configs.load(state.config, FILE).value)
@@ -161,6 +164,7 @@ class UnitCheck:
         units = units_at(checked.files, offsets)
         self._report.units += len(units)
         right = units["position"] == rows.positions[which]
+        unfilled = self._unfilled(checked, key, rows, which, units)
         self._follow(checked, offsets[right])
         whole = right & (units["size"] == rows.sizes[which])
         codes = self._right_codes(key[0], units["tags"].astype(np.int64), rows, which)
@@ -171,7 +175,8 @@ class UnitCheck:
             # Another record of the offset has come or will come; if none does, the unit is left over.
             positions = rows.positions[which]
             wrong &= right | ((units["position"] < positions) & (offsets >= checked.seen)) | (units["size"] <= 0)
-        for place in np.flatnonzero(wrong).tolist():
+        self.unfilled += int(unfilled.sum())
+        for place in np.flatnonzero(wrong & ~unfilled).tolist():
             row, offset = int(which[place]), int(offsets[place])
             checked.reported.add(offset)
             self._report.add(
@@ -179,6 +184,18 @@ class UnitCheck:
                 _difference(units[place].tolist(), rows, row),
                 DamagedMessage(*key, offset, rows.id_of(row)),
             )
+
+    def _unfilled(
+        self, checked: _QueueComparison, key: tuple[str, int], rows: CheckedRecords, which: Ints, units: Units
+    ) -> Mask:
+        """Mask of restored records after later ones of their queue, with reserved places."""
+        entries, unfilled = rows.run.entries, units["size"] == FILLER_SIZE
+        if not self._killed or entries is None or key[0] in MOVED_TOPICS or not unfilled.any():
+            return np.zeros(len(which), np.bool_)
+        offsets = rows.offsets[which]
+        reached = np.maximum(np.maximum.accumulate(offsets), checked.seen - 1)
+        mask: Mask = unfilled & (entries[0][rows.index[which]] >= 0) & (offsets < reached)
+        return mask
 
     def _right_codes(self, topic: str, tags: Ints, rows: CheckedRecords, which: Ints) -> Mask:
         if topic not in LANE_TOPICS:

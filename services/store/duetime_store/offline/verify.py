@@ -196,7 +196,7 @@ class _Verifier:
         )
 
     def _report_missing(self) -> None:
-        absent = outdated = 0
+        absent, outdated = sum(one.unfilled for one in self._units), 0
         missing = [list(one.missing()) for one in self._units]
         lacking = [{(files.topic, files.queue) for files, *_ in rows} for rows in missing]
         for files, count, offset, position in chain.from_iterable(missing):

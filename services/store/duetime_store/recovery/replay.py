@@ -12,14 +12,11 @@ import structlog
 from duetime_format import layout
 from duetime_format.columns import Ints, RecordRun
 from duetime_format.deletions import Deletion
-from duetime_format.lanes import LANE_TOPIC_NAMES, level_of
-from duetime_format.names import (
-    SCHEDULE_TOPIC,
-    TIMER_TOPIC,
-)
+from duetime_format.lanes import level_of
+from duetime_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from duetime_format.plans import Plan
 from duetime_format.units import UNIT_TYPE
-from duetime_shard.facts import facts_of
+from duetime_shard.facts import are_restored, facts_of
 from duetime_shard.history import LevelHistory
 from duetime_shard.laneends import LaneEndReader
 from duetime_shard.levels import TagsCodes
@@ -107,9 +104,7 @@ class LogReplay:
             self.record_count += item.count
             self._see(item.stored_at_ms)
             # Restored records are not sends; those that name the entry they replace are.
-            sent = item.id_hashes >= 0
-            if item.entries is not None:
-                sent &= (item.entries[0] < 0) | item.within(LANE_TOPIC_NAMES)
+            sent = (item.id_hashes >= 0) & ~are_restored(item)
             self._recent.add_all(item.id_hashes[sent], item.positions[sent], self.stored_at_ms)
 
     def replay(self, item: Item) -> None:
@@ -133,7 +128,7 @@ class LogReplay:
         # Deletions come before the units: only records after its deletion have units in a topic.
         for deletion in facts.deleted:
             self._delete(deletion)
-        self.units.add_run(run, np.flatnonzero(run.queued), self._codes.of(run), facts.copied)
+        self.units.add_run(run, self._codes.of(run), facts.copied)
         for planned in facts.planned:
             self._plan(*planned)
 
