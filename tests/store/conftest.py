@@ -20,8 +20,8 @@ from duetime_store.metrics import StoreMetrics
 from duetime_store.reading.reader import Reader
 from duetime_store.reading.turns import ScanTurns, YieldingScan
 from duetime_store.recovery.checkpoint import write as write_checkpoint
-from duetime_store.recovery.idsaving import IdKeeper
 from duetime_store.recovery.recovery import OpenedStore, checkpoint_of, open_store
+from duetime_store.recovery.saving import id_keeper
 from duetime_store.settings import StoreSettings
 from duetime_store.writing.staging import PutOutcome
 from duetime_store.writing.store import Store
@@ -109,7 +109,7 @@ class Shard:
 
     def checkpoint_ids(self) -> None:
         """A checkpoint with the file of recent ids."""
-        write = IdKeeper(self.store.recent, self.store.log, FileWorker(self.directory, Here())).capture()
+        write = id_keeper(self.store, FileWorker(self.directory, Here())).capture()
         assert write is not None
         asyncio.run(write())
         self.checkpoint()

@@ -24,10 +24,7 @@ from duetime_store.deleting import CLOSE, DELETE, TopicCalls
 from duetime_store.groups.retries import WaitingRetries
 from duetime_store.pending.backlog import BacklogCounter
 from duetime_store.pending.surveyor import Surveyor
-from duetime_store.queues.deletions import DeletionKeeper
 from duetime_store.reading.turns import ScanTurns
-from duetime_store.recovery.checkpointer import CheckpointKeeper
-from duetime_store.recovery.ordersaving import CombinedKeeper
 from duetime_store.writing.staging import OK
 
 from tests.store.conftest import sent
@@ -63,9 +60,6 @@ class DeletionLife(PendingLife):
         self.old: set[str] = set()
         self.new: set[str] = set()
         super().__init__(root, dice, mode=mode)
-
-    def make_keeper(self) -> CheckpointKeeper:
-        return CombinedKeeper([super().make_keeper(), DeletionKeeper(self.store.queues.deletions, self.worker)])
 
     def _begin(self) -> None:
         super()._begin()

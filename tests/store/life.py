@@ -32,14 +32,12 @@ from duetime_store.files.reserve import Reserve
 from duetime_store.files.worker import FileWorker
 from duetime_store.lanes.alarm import ShardClock
 from duetime_store.metrics import StoreMetrics
-from duetime_store.pending.countkeeper import CountKeeper
 from duetime_store.queues import queuetable
 from duetime_store.queues.queuetable import QueueTableFile
 from duetime_store.queues.topics import TopicFile
 from duetime_store.recovery.checkpointer import Checkpointer, CheckpointKeeper
-from duetime_store.recovery.idsaving import IdKeeper
-from duetime_store.recovery.ordersaving import CombinedKeeper, OrderKeeper
 from duetime_store.recovery.recovery import open_store
+from duetime_store.recovery.saving import keepers_of
 from duetime_store.settings import StoreSettings
 from duetime_store.writing.flusher import Flusher
 from duetime_store.writing.late import LateWriter
@@ -147,19 +145,17 @@ class Life(Promising):
         self.flusher = Flusher(self.store, self.watch, self.here, self.clock, metrics, sync=self.sync, interval_ms=500)
         self.topics = TopicFile(self.store.queues.counts, worker, self.clock)
         table = QueueTableFile(self.disk, self.root / queuetable.FILE, directory.queues, opened.table)
-        ids = IdKeeper(self.store.recent, self.store.log, worker)
-        keeper = CombinedKeeper(
-            [self.make_keeper(), CountKeeper(self.store.ledger, self.store.log, worker), ids, self.topics]
-        )
+        keepers = [*self.make_keepers(), *keepers_of(self.store, opened.transactions, worker), self.topics]
         self.checkpointer = Checkpointer(
-            *(self.store, worker, self.flusher, table, keeper, metrics), interval_ms=1, log_bytes=MIB
+            *(self.store, worker, self.flusher, table, keepers, metrics), interval_ms=1, log_bytes=MIB
         )
         self.run(self.checkpointer.write())
         directory.mark_serving()
         self.run(self.watch.inspect())
 
-    def make_keeper(self) -> CheckpointKeeper:
-        return OrderKeeper(self.store.lanes, self.store.log, self.worker)
+    def make_keepers(self) -> list[CheckpointKeeper]:
+        """Those of further parts."""
+        return []
 
     def _end(self) -> None:
         """The process dies."""

@@ -10,8 +10,8 @@ from duetime_store.files.worker import FileWorker
 from duetime_store.log import idfile
 from duetime_store.log.idfile import Block
 from duetime_store.log.recent import Ids
-from duetime_store.recovery.idsaving import IdKeeper
 from duetime_store.recovery.recovery import OpenedStore
+from duetime_store.recovery.saving import SpareKeeper, id_keeper
 from duetime_store.writing.staging import DUPLICATE, OK
 from structlog.testing import capture_logs
 
@@ -21,11 +21,11 @@ from tests.store.here import Here
 WARNING = "ids of recent messages are read from the log"
 
 
-def keeper_of(shard: Shard) -> IdKeeper:
-    return IdKeeper(shard.store.recent, shard.store.log, FileWorker(shard.directory, Here()))
+def keeper_of(shard: Shard) -> SpareKeeper:
+    return id_keeper(shard.store, FileWorker(shard.directory, Here()))
 
 
-def save(shard: Shard, keeper: IdKeeper) -> int:
+def save(shard: Shard, keeper: SpareKeeper) -> int:
     """A checkpoint; how large the file is then."""
     write = keeper.capture()
     assert write is not None

@@ -15,9 +15,9 @@ from duetime_store.lanes.alarm import ShardClock
 from duetime_store.lanes.ends import EntryMarker
 from duetime_store.lanes.lane import CANCELLED, PENDING
 from duetime_store.log.segment import Segment
-from duetime_store.pending.countkeeper import CountKeeper
 from duetime_store.recovery import checkpoint
 from duetime_store.recovery.recovery import open_store
+from duetime_store.recovery.saving import keepers_of
 from duetime_store.writing.ends import cancel
 
 from tests.store.conftest import MIB, HandClock, Shard, ids, log_file, remove, sent, timer
@@ -125,9 +125,9 @@ def test_damaged_entry_behind_the_checkpoint_keeps_its_lane_in_order(shard: Shar
 
 def test_restored_entries_that_are_lost_leave_the_counts_as_they_came(shard: Shard, clock: HandClock) -> None:
     shard.put(sent("A"))
-    write = CountKeeper(shard.store.ledger, shard.store.log, FileWorker(shard.directory, Here())).capture()
-    assert write is not None
-    asyncio.run(write())
+    for keeper in keepers_of(shard.store, shard.opened.transactions, FileWorker(shard.directory, Here())):
+        if write := keeper.capture():
+            asyncio.run(write())
     shard.checkpoint()
     # Move to another minute than the checkpoint's.
     clock.wall_ms += 300_000

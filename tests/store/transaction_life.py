@@ -20,10 +20,7 @@ from duetime_format.names import HALF_TOPIC, OP_TOPIC
 from duetime_format.properties import decode_properties
 from duetime_format.record import Record
 from duetime_store.reading.turns import ScanTurns
-from duetime_store.recovery.checkpointer import CheckpointKeeper
-from duetime_store.recovery.ordersaving import CombinedKeeper
 from duetime_store.transactions.ending import STATES, Result, TransactionResolver
-from duetime_store.transactions.keeping import TransactionKeeper
 from duetime_store.transactions.preparing import TransactionPreparer
 from duetime_store.transactions.results import SendResultMaker
 
@@ -59,12 +56,6 @@ class TransactionLife(Life):
         self.calls: list[Call] = []
         self.halves: dict[str, int] = {}
         super().__init__(*args, **options)
-
-    def make_keeper(self) -> CheckpointKeeper:
-        table = self.opened.transactions
-        return CombinedKeeper(
-            [super().make_keeper(), TransactionKeeper(self.store.halves, self.store.log, table, self.worker)]
-        )
 
     def _begin(self) -> None:
         super()._begin()

@@ -43,7 +43,6 @@ from duetime_store.lanes.alarm import ClockAlarm
 from duetime_store.metrics import StoreMetrics
 from duetime_store.pending.backlog import BacklogCounter
 from duetime_store.pending.cancelling import MessageCanceller
-from duetime_store.pending.countkeeper import CountKeeper
 from duetime_store.pending.endnames import EndNamer
 from duetime_store.pending.keys import UpsertKeys
 from duetime_store.pending.listing import PendingList
@@ -52,7 +51,6 @@ from duetime_store.pending.retries import RetryResolver
 from duetime_store.pending.surveyor import Surveyor
 from duetime_store.pending.targets import PendingTargets
 from duetime_store.queues import queuetable
-from duetime_store.queues.deletions import DeletionKeeper
 from duetime_store.queues.lites import Lites
 from duetime_store.queues.queuetable import QueueTableFile
 from duetime_store.queues.topics import TopicFile
@@ -61,16 +59,14 @@ from duetime_store.reading.reader import Reader
 from duetime_store.reading.subscriptions import Subscriptions
 from duetime_store.reading.turns import ScanTurns
 from duetime_store.recovery.checkpointer import Checkpointer
-from duetime_store.recovery.idsaving import IdKeeper
 from duetime_store.recovery.moving import PendingMover
-from duetime_store.recovery.ordersaving import CombinedKeeper, OrderKeeper
 from duetime_store.recovery.recovery import OpenedStore
 from duetime_store.recovery.retention import Cleaner, Policy, SegmentDropper
+from duetime_store.recovery.saving import keepers_of
 from duetime_store.settings import StoreSettings
 from duetime_store.transactions.checks import CheckDispatcher
 from duetime_store.transactions.ending import TransactionResolver
 from duetime_store.transactions.giving_up import TransactionExpirer
-from duetime_store.transactions.keeping import TransactionKeeper
 from duetime_store.transactions.looking import TransactionReader
 from duetime_store.transactions.metrics import TransactionCollector
 from duetime_store.transactions.preparing import TransactionPreparer
@@ -315,23 +311,12 @@ def _make_checkpointer(
     base: StoreBase, opened: OpenedStore, flusher: Flusher, topics: TopicFile, keeper: GroupKeeper
 ) -> Checkpointer:
     directory, settings, store, worker = base.directory, base.settings, opened.store, base.worker
-    keepers = CombinedKeeper(
-        [
-            keeper,
-            OrderKeeper(store.lanes, store.log, worker),
-            CountKeeper(store.ledger, store.log, worker),
-            TransactionKeeper(store.halves, store.log, opened.transactions, worker),
-            IdKeeper(store.recent, store.log, worker),
-            DeletionKeeper(store.queues.deletions, worker),
-            topics,
-        ]
-    )
     return Checkpointer(
         store,
         worker,
         flusher,
         QueueTableFile(base.disk, directory.root / queuetable.FILE, directory.queues, opened.table),
-        keepers,
+        [keeper, *keepers_of(store, opened.transactions, worker), topics],
         base.metrics,
         interval_ms=settings.checkpoint_ms,
         log_bytes=settings.checkpoint_bytes,

@@ -57,7 +57,7 @@ class GroupLife(Life):
         self.faults = 0
         super().__init__(root, dice)
 
-    def make_keeper(self) -> CheckpointKeeper:
+    def make_keepers(self) -> list[CheckpointKeeper]:
         self.waiting.clear()
         self.given.clear()
         assert self.directory is not None
@@ -76,7 +76,7 @@ class GroupLife(Life):
         )
         reader = reader_of(self.store, StoreMetrics(CollectorRegistry()))
         self.fetcher = Fetcher(self.store.queues, self.store.clock, reader, self.groups)
-        return GroupKeeper(self.store.queues, self.groups, offsets, self.flusher, self.worker)
+        return [GroupKeeper(self.store.queues, self.groups, offsets, self.flusher, self.worker)]
 
     # --- steps ------------------------------------------------------------------------------------------------------
 

@@ -34,8 +34,8 @@ KEEP_MS = 1 << 50
 class LiteLife(GroupLife):
     """See the module."""
 
-    def make_keeper(self) -> CheckpointKeeper:
-        keeper = super().make_keeper()
+    def make_keepers(self) -> list[CheckpointKeeper]:
+        keepers = super().make_keepers()
         metrics = StoreMetrics(CollectorRegistry())
         reader = reader_of(self.store, metrics)
         self.lites = Lites(len(NAMES), metrics)
@@ -43,7 +43,7 @@ class LiteLife(GroupLife):
         places = LitePlaces(self.groups.progress, WaiterLines())
         self.filler = LiteFiller(queues, clock, reader, self.lites, ScanTurns(), places, keep_ms=KEEP_MS)
         self.lite_fetcher = LiteFetcher(queues, clock, reader, self.groups, self.lites, self.filler, {})
-        return keeper
+        return keepers
 
     def _sent(self, message_id: str, message: Message, body: bytes) -> bytes:
         if message.topic != TOPIC or message.level == TIMERS:

@@ -11,6 +11,7 @@ import pytest
 from duetime.v1 import consumer_pb2, gateway_pb2, store_pb2
 from duetime_core.rpc.calls import translate
 from duetime_format.names import retry_topic
+from duetime_store.groups.persistence import GroupKeeper
 
 from tests.store.groups.running import EXPIRED, GROUP, INVISIBLE_MS, OK, TOPIC, UNKNOWN, Consuming, copy, names
 from tests.store.groups.test_leases import lined_up
@@ -228,7 +229,8 @@ async def test_receivers_that_wait_are_answered_when_their_group_is_deleted(stor
 async def test_offsets_of_a_deleted_group_do_not_come_back_with_a_checkpoint(store: Consuming) -> None:
     await store.send("a")
     await store.ack(*await store.receive())
-    write = store.node.parts.checkpointer._keeper.capture()
+    (keeper,) = [one for one in store.node.parts.checkpointer._keepers if isinstance(one, GroupKeeper)]
+    write = keeper.capture()
     assert write is not None
     await store.stub.DeleteGroup(consumer_pb2.DeleteGroupRequest(name=GROUP, force=True))
     await write()

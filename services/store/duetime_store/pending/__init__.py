@@ -6,7 +6,6 @@ replacing    Replace: reschedules, and one pending message for each topic and ke
 keys         pending messages sent with `replace`, by topic and key
 retries      EndRetries: waiting retries are made due now, or discarded
 surveyor     tends the table of counts
-countkeeper  saves it at checkpoints
 seconds      counts a lane by second
 backlog      Backlog: the number of messages, by due time
 listing      ListPending: the messages, in order of due time

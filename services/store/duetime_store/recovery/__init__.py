@@ -6,6 +6,6 @@ halfreplay    ends of half messages in records after the checkpoint
 halfloading   marks of half messages, and the table of open transactions
 queueloading  queues from their files, as far as a checkpoint confirms them
 checkpoint    the file; checkpointer: its loop
-ordersaving   saves the orders of timer lanes with a checkpoint
+saving        saves derived state with a checkpoint
 retention     deletes old segments, and keeps pending messages
 """

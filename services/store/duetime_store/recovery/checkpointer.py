@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Protocol
 
 import structlog
@@ -40,7 +40,7 @@ class Checkpointer:
         worker: FileWorker,
         flusher: Flusher,
         table: QueueTableFile,
-        keeper: CheckpointKeeper,
+        keepers: Sequence[CheckpointKeeper],
         metrics: StoreMetrics,
         *,
         interval_ms: int,
@@ -54,7 +54,7 @@ class Checkpointer:
         self._directory = worker.directory
         self._flusher = flusher
         self._table = table
-        self._keeper = keeper
+        self._keepers = keepers
         self._metrics = metrics
         self._interval_ms = interval_ms
         self._log_bytes = log_bytes
@@ -128,7 +128,7 @@ class Checkpointer:
         void_all(store)
         self._capture_rows()
         flush = self._queue_disk.capture()
-        keep = self._keeper.capture()
+        writes = [write for keeper in self._keepers if (write := keeper.capture()) is not None]
         started = time.perf_counter()
         is_flushed = False
         try:
@@ -136,8 +136,8 @@ class Checkpointer:
             is_flushed = await self._flush_queues(flush)
             if not is_flushed or store.read_only_reason:
                 return False
-            if keep is not None:
-                await keep()
+            for write in writes:
+                await write()
             await self._worker.run(self._work(point, await self._looked_rows()))
         except (OSError, DueTimeError) as error:
             if isinstance(error, OSError):

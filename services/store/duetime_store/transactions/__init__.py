@@ -1,7 +1,7 @@
 """Transactions: open half messages, their ends, and the checks that ask their producers.
 
 table      the open ones, as columns; wheel: by the time of their next check
-tablefile  the table beside a checkpoint; keeping: saves it
+tablefile  the table beside a checkpoint
 preparing  Prepare
 ending     EndTransactions
 results    the place of a committed message
