@@ -17,19 +17,7 @@ from duetime_core.errors import DueTimeError
 from duetime_core.metadata import GroupTable
 from duetime_format import limits
 from duetime_format.admission import group_violations
-from duetime_format.names import (
-    CANCELLED_TOPIC,
-    CHECKS_TOPIC,
-    DELETED_TOPIC,
-    GROUPS_TOPIC,
-    PLANS_TOPIC,
-    QUARANTINE_TOPIC,
-    ROCKSDB_HALF_TOPIC,
-    ROCKSDB_OP_TOPIC,
-    SCHEDULE_TOPIC,
-    TIMER_TOPIC,
-    is_name,
-)
+from duetime_format.names import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, SYSTEM_TOPICS, TIMER_TOPIC, is_name
 
 from duetime_gateway.routing.catalog import ShardTopic, TopicCatalog
 from duetime_gateway.routing.table import RouteTable
@@ -46,9 +34,8 @@ TIMEOUT_MS_MAX = 1_000
 INSPECTED_AT_ONCE = 1_000
 
 # Topics that every shard has for itself (shards.route), or that a broker creates at each start and nobody uses.
-NOT_ADOPTED = {SCHEDULE_TOPIC, TIMER_TOPIC, CANCELLED_TOPIC, CHECKS_TOPIC, QUARANTINE_TOPIC, GROUPS_TOPIC, PLANS_TOPIC}
-NOT_ADOPTED |= {DELETED_TOPIC, "TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT"}
-NOT_ADOPTED |= {ROCKSDB_HALF_TOPIC, ROCKSDB_OP_TOPIC, "DefaultHeartBeatSyncerTopic"}
+# They are all system topics but a broker's with messages for readers.
+NOT_ADOPTED = (SYSTEM_TOPICS | {TIMER_TOPIC}) - {HALF_TOPIC, OP_TOPIC, GIVEN_UP_TOPIC, "RMQ_SYS_TRACE_TOPIC"}
 _READ_OR_WRITE = 4 | 2
 # Only a broker's patterns for new topics have it: TBW102, its own name, and its cluster's.
 _INHERITED = 1
