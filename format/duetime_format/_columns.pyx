@@ -10,7 +10,6 @@
 The last of equal names with a value counts, everywhere (properties.py).
 """
 
-from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp
@@ -19,6 +18,7 @@ import numpy
 from duetime_format import record
 from duetime_format.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 
+from duetime_format._buffer cimport IntBuffer
 from duetime_format._bytes cimport CRC_ENDING_BYTES, crc32, crc_init, has_crc_mark, load32, load64
 from duetime_format.layout cimport (
     FLAGS, ID_AT, ID_HASHES, KEY_CRCS, KEY_OF, KEYS_AT, LEVELS, OFFSETS, POSITION_AT, PROPERTIES_AT, QUEUE_ID_AT,
@@ -244,22 +244,6 @@ cdef class Keys:
             hashed = crc32(data + named.real_topic.begin, named.real_topic.end - named.real_topic.begin)
         hashed *= TOPIC_FACTOR
         return hashed ^ crc32(data + named.message_id.begin, named.message_id.end - named.message_id.begin)
-
-
-cdef class IntBuffer:
-    """The buffer of an array of i64, row by row."""
-
-    cdef Py_buffer view
-    cdef int64_t *at
-
-    def __cinit__(self, array not None, bint writable):
-        PyObject_GetBuffer(array, &self.view, PyBUF_C_CONTIGUOUS | (PyBUF_WRITABLE if writable else 0))
-        if self.view.itemsize != 8:
-            raise ValueError(f"items of {self.view.itemsize} bytes")
-        self.at = <int64_t *>self.view.buf
-
-    def __dealloc__(self):
-        PyBuffer_Release(&self.view)
 
 
 def take(bytes records not None, int64_t at, int64_t position):

@@ -4,11 +4,11 @@
 Columns are not trusted: starts, sizes, properties and keys are checked against the bytes and lists that they index.
 """
 
-from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from duetime_format._buffer cimport IntBuffer
 from duetime_format._bytes cimport crc_init, fill_crc_mark, store32, store64
 from duetime_format.layout cimport (
     BORN_HOST_AT, KEY_OF, POSITION_AT, PREPARED_FROM_TAIL, PROPERTIES_AT, QUEUE_OFFSET_AT, RECORD_BYTES_MIN, ROWS,
@@ -20,25 +20,6 @@ crc_init()
 
 cdef enum:
     OWN_DUE = -1
-
-
-cdef class IntColumn:
-    """The buffer of an array of i64, row by row."""
-
-    cdef Py_buffer view
-    cdef int64_t *at
-    cdef int64_t count
-
-    def __cinit__(self, array not None):
-        PyObject_GetBuffer(array, &self.view, PyBUF_C_CONTIGUOUS)
-        if self.view.itemsize != 8:
-            raise ValueError(f"items of {self.view.itemsize} bytes")
-        self.at = <int64_t *>self.view.buf
-        self.count = self.view.len // 8
-
-    def __dealloc__(self):
-        PyBuffer_Release(&self.view)
-
 
 cdef struct Place:
     int64_t count
@@ -53,8 +34,8 @@ def place(
     marks=None,
 ):
     """(data, offsets, units, counts, dues, past) of placing.PlacedRecords."""
-    cdef IntColumn column = IntColumn(columns), position = IntColumn(positions)
-    cdef IntColumn batches = None if marks is None else IntColumn(marks)
+    cdef IntBuffer column = IntBuffer(columns), position = IntBuffer(positions)
+    cdef IntBuffer batches = None if marks is None else IntBuffer(marks)
     if batches is not None and batches.count != position.count:
         raise ValueError(f"{batches.count} marks for {position.count} records")
     cdef int64_t key, keys = len(next_offsets)
