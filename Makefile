@@ -86,7 +86,7 @@ proof-spark: setup java ## proof: every job on every kind of store, on a cluster
 proof-rest: setup java ## proof: wheels, the tutorial, official Python clients, one more way of the command
 	$(PROVE) $@ '$(BIN)/pytest -m proof -n 2 --dist loadfile $(addprefix --ignore=tests/,brokers crash fuzz format hostile outbox retry scheduler soak spark store)'
 
-clients: setup ## proof: RocketMQ's official Node, Java and Go clients and KEDA's Go stubs, unmodified; needs node, maven, go and their registries
+clients: setup ## proof: RocketMQ's official Node, Java, Go and Rust clients and KEDA's Go stubs, unmodified; needs node, maven, go, cargo and their registries
 	$(PROVE) $@ '$(BIN)/pytest tests/clients -m clients -n 3 --dist loadgroup -p no:randomly $(if $(CLIENT),-k $(CLIENT))'
 
 broker-test: setup ## proof: real RocketMQ brokers, 5.3.3 and 5.5.1, continue exports; needs java, maven and its registry

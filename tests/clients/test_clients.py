@@ -1,5 +1,6 @@
-"""`make clients`: RocketMQ's official Node, Java and Go clients, as their package managers have them, unmodified."""
+"""`make clients`: RocketMQ's official Node, Java, Go and Rust clients, unmodified, from their package managers."""
 
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ CLIENTS = {
         ["java", "-Duser.home=.", "-cp", "target/classes:target/lib/*", "Main"],
     ),
     "go": (["go", "build", "-mod=readonly", "-o", "client", "."], ["./client"]),
+    "rust": (["cargo", "build", "--release", "--locked", "--quiet"], ["target/release/client"]),
 }
 STAGES: Mapping[str, Callable[[Path], AbstractAsyncContextManager[Stage]]] = {
     "one gateway": staged,
@@ -26,16 +28,24 @@ STAGES: Mapping[str, Callable[[Path], AbstractAsyncContextManager[Stage]]] = {
     "TLS and keys": secured,
 }
 # How a client that verifies certificates is told whom to trust; Java's verifies none.
-TRUST = {"node": "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", "go": "CLIENTS_CA"}
+TRUST = {"node": "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", "go": "CLIENTS_CA", "rust": "SSL_CERT_FILE"}
 
 # Language, file in the folder, and run command of the document's program.
 DOCUMENTED = {
     "node": ("js", "document.js", ["node", "document.js"]),
     "java": ("java", "Document.java", ["java", "-Duser.home=.", "-cp", "target/lib/*", "Document.java"]),
     "go": ("go", "document/main.go", ["go", "run", "./document"]),
+    "rust": ("rust", "src/bin/document.rs", ["cargo", "run", "--release", "--locked", "--quiet", "--bin", "document"]),
 }
 
-pytestmark = [pytest.mark.clients, pytest.mark.timeout(900)]
+# Programs have a HOME of their own, and Rust's compiler is found by the user's.
+TOOLCHAIN = {
+    variable: os.environ.get(variable, str(Path.home() / folder))
+    for variable, folder in (("CARGO_HOME", ".cargo"), ("RUSTUP_HOME", ".rustup"))
+}
+
+# Rust's client alone compiles for five minutes of processor time.
+pytestmark = [pytest.mark.clients, pytest.mark.timeout(1_800)]
 
 
 class Program:
@@ -51,7 +61,7 @@ class Program:
         path = self._folder / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(documented(language, stage.addresses))
-        return await run(command, self._folder, {"HOME": str(self._folder)})
+        return await run(command, self._folder, {**TOOLCHAIN, "HOME": str(self._folder)})
 
     async def run(self, stage: Stage, **more: str) -> tuple[int, str]:
         """Exit code and output. Logs go below its own folder."""
@@ -83,11 +93,11 @@ async def test_the_official_client_works_unmodified(program: Program, tmp_path: 
 
 
 async def test_certificates_are_verified_as_far_as_the_client_does_it(program: Program, tmp_path: Path) -> None:
-    """Node's client always does, Go's where its program sees to it, Java's never."""
+    """Node's and Rust's clients always do, Go's where its program sees to it, Java's never."""
     async with secured(tmp_path / "ours") as stage, secured(tmp_path / "other") as other:
         stranger = other.environment["CLIENTS_CA"]
         code, output = await program.run(stage, CLIENTS_ONLY="normal", CLIENTS_CA="")
-        assert (code == 0) == (program.client != "node"), output[-8_000:]
+        assert (code == 0) == (program.client not in ("node", "rust")), output[-8_000:]
         if program.client in TRUST:
             code, output = await program.run(stage, CLIENTS_ONLY="normal", **{TRUST[program.client]: stranger})
             assert code != 0, "it trusted another CA"
