@@ -86,12 +86,15 @@ class GroupReceiver:
             NotFound: no such topic or queue.
         """
         given: list[LeasedBatch] = []
+        has_lapsed = False
 
         def taken(fetch: Callable[[FetchRequest], FetchProgress]) -> FetchProgress:
+            nonlocal has_lapsed
             fitting = asked if room is None else replace(asked, max_bytes=room.left(asked.max_bytes))
             fetched = fetch(fitting)
             given.extend(fetched.given)
             if fetched.lapsed:
+                has_lapsed = True
                 self._flusher.wake()
             if room is not None:
                 room.take(sum(len(one.records) for one in fetched.given))
@@ -108,7 +111,7 @@ class GroupReceiver:
                 await self._until_lites(asked, take_lites)
             else:
                 await self._until_found(asked, take)
-            if given:
+            if given or has_lapsed:
                 await self.durable()
         except BaseException:
             self._groups.not_received((one.lease, one.offsets) for one in given)
