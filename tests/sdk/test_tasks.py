@@ -59,8 +59,8 @@ def test_options_of_a_send_are_those_of_a_message(app: App) -> None:
     @app.task
     def remind(user: str) -> None: ...
 
-    message = remind.with_options(key="ann", replace=True, delay="1h", max_wait="1d", priority=3).message("ann")
-    assert (message.topic, message.key, message.replace, message.priority) == ("shop", "ann", True, 3)
+    message = remind.with_options(key="ann", replace=True, delay="1h", max_wait="1d", expires="2h").message("ann")
+    assert (message.topic, message.key, message.replace, message.expires) == ("shop", "ann", True, "2h")
     assert (message.delay, message.max_wait) == ("1h", "1d")
     assert remind.message("ann").delay is None
 

@@ -29,6 +29,7 @@ class SendOptions(TypedDict, total=False):
 
     delay: Length
     deliver_at: datetime
+    expires: Length
     key: str
     replace: bool
     max_wait: Length
