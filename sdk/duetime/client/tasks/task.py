@@ -34,7 +34,6 @@ class SendOptions(TypedDict, total=False):
     replace: bool
     max_wait: Length
     priority: int
-    expires: Length
     properties: Mapping[str, str]
     sharding_key: str
     retry: str
