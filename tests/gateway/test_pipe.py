@@ -216,11 +216,14 @@ async def test_requests_under_way_fail_when_the_process_stops() -> None:
 
     living = asyncio.create_task(live())
     peer = await found
-    put = peer.ask(b"a")
+    puts = [peer.ask(b"a")]
     await peer.take()
+    # Others wait for the peer to read: in their callers' writes, and behind them.
+    peer.may_read.clear()
+    puts += [peer.ask(bytes(4 * 1024 * 1024)) for _ in range(3)]
+    await asyncio.sleep(0)
     living.cancel()
-    (error, _) = await asyncio.gather(put, living, return_exceptions=True)
-    assert isinstance(error, Unavailable)
-    assert error.reason == "STOPPING"
+    *errors, _ = await asyncio.gather(*puts, living, return_exceptions=True)
+    assert [error.reason if isinstance(error, Unavailable) else error for error in errors] == ["STOPPING"] * 4
     await peer.channel.close()
     await peer.server.stop(0)

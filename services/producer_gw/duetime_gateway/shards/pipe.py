@@ -3,7 +3,6 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -72,7 +71,8 @@ class Pipe(StreamClient[_OpenPuts]):
             asked = self._written(stream, request, future)
             answer: store_pb2.PutResponse = await self._answer(asked, timeout_ms / 1000.0)
         finally:
-            if stream.waiting.pop(request.number, None) is not None and stream.writing == request.number:
+            is_open = stream.waiting.pop(request.number, None) is not None
+            if stream.writing == request.number and (is_open or stream.is_direct):
                 # gRPC cannot take back half a request. The next put opens another stream at once.
                 self._detach(stream)
                 stream.fail(self._errors.deaf())
@@ -90,8 +90,15 @@ class Pipe(StreamClient[_OpenPuts]):
             stream.changed.set()
             return await future
         stream.writing, stream.is_direct = request.number, True
-        with suppress(*ENDED):
+        try:
             await stream.call.write(request)
+        except ENDED:
+            pass
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # This side has cancelled the call.
         stream.writing, stream.is_direct = 0, False
         if stream.unwritten:
             stream.changed.set()
