@@ -37,7 +37,7 @@ transaction-timeout-ms: {{ .Values.settings.transactionTimeoutMs | int | quote }
 
 {{/* An image: (dict "root" $ "name" "gateway" "tag" .Values.gateway.tag). */}}
 {{- define "duetime.image" -}}
-{{ .root.Values.image.repository }}/{{ .name }}:{{ .tag | default .root.Values.image.tag | default .root.Chart.AppVersion }}
+{{ printf "%s/%s:%s" .root.Values.image.repository .name (.tag | default .root.Values.image.tag | default .root.Chart.AppVersion) | quote }}
 {{- end }}
 
 {{/* The first part of a pod's spec; none of our processes calls the Kubernetes API. */}}
@@ -49,7 +49,7 @@ enableServiceLinks: false
 {{- with .Values.image.pullSecrets }}
 imagePullSecrets:
   {{- range . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
   {{- end }}
 {{- end }}
 {{- end }}
@@ -109,7 +109,7 @@ topologySpreadConstraints:
 
 {{- define "duetime.databaseUrl" -}}
 - name: {{ .name }}
-  valueFrom: {secretKeyRef: {name: {{ .root.Values.database.secret }}, key: url}}
+  valueFrom: {secretKeyRef: {name: {{ .root.Values.database.secret | quote }}, key: url}}
 {{- end }}
 
 {{- define "duetime.log" -}}
@@ -136,7 +136,7 @@ topologySpreadConstraints:
 {{- else }}
 - {name: DUETIME_INSECURE, value: "1"}
 - name: DUETIME_CLUSTER_SECRET
-  valueFrom: {secretKeyRef: {name: {{ .root.Values.access.clusterSecret }}, key: secret}}
+  valueFrom: {secretKeyRef: {name: {{ .root.Values.access.clusterSecret | quote }}, key: secret}}
 {{- end }}
 {{- include "duetime.own" . }}
 {{- end }}
