@@ -25,6 +25,8 @@ from duetime import (
     Task,
     current,
 )
+from duetime.client.tasks.eager import EagerMessage
+from duetime.v1 import message_pb2
 from duetime_core.testing import FakeClock
 from pydantic import AnyUrl, Field
 
@@ -276,6 +278,39 @@ async def test_injected_values_are_made_for_each_run(app: App) -> None:
     expected = ["open", "1 session", "close", "open pool", "open", "2 5 connection session", "close", "close pool"]
     assert events == [*expected, "open", "3 session", "close", "4 mine"]
     assert store.message(1).body == b'{"row":1}'
+
+
+def open_quietly() -> Iterator[str]:
+    try:
+        yield "session"
+    except Exception as error:
+        events.append(f"rolled back: {error!r}")
+
+
+async def open_quietly_async() -> AsyncIterator[str]:
+    try:
+        yield "session"
+    except Exception as error:
+        events.append(f"rolled back: {error!r}")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("lost"), Retry("1m"), Reject("lost")])
+async def test_provider_that_catches_the_error_does_not_hide_it(app: App, error: Exception) -> None:
+    @app.task
+    def store(session: str = Depends(open_quietly)) -> None:
+        raise error
+
+    @app.task
+    async def load(session: str = Depends(open_quietly), pool: str = Depends(open_quietly_async)) -> None:
+        raise error
+
+    events.clear()
+    sent: Any = EagerMessage(message_pb2.StoredMessage(body=b"{}"), 1, None)
+    with pytest.raises(type(error)):
+        store.handler()(sent)
+    with pytest.raises(type(error)):
+        await load.handler()(sent)
+    assert events == [f"rolled back: {error!r}"] * 3
 
 
 def test_overrides_replace_providers(app: App) -> None:

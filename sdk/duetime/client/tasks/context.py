@@ -3,11 +3,18 @@
 import inspect
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar, overload
 
 from duetime.client.callables import is_asynchronous
@@ -114,7 +121,9 @@ async def provided_async(
     for name, one in dependencies.items():
         provider = overrides.get(one.provider, one.provider)
         if inspect.isasyncgenfunction(provider):
-            values[name] = await stack.enter_async_context(asynccontextmanager(provider)())
+            opened = asynccontextmanager(provider)()
+            values[name] = await opened.__aenter__()
+            stack.push_async_exit(partial(_close_async, opened))
         elif is_asynchronous(provider):
             values[name] = await provider()
         else:
@@ -124,5 +133,18 @@ async def provided_async(
 
 def _value(provider: Provider, stack: ExitStack | AsyncExitStack) -> Any:
     if inspect.isgeneratorfunction(provider):
-        return stack.enter_context(contextmanager(provider)())
+        opened = contextmanager(provider)()
+        value = opened.__enter__()
+        stack.push(partial(_close, opened))
+        return value
     return provider()
+
+
+def _close(opened: AbstractContextManager[Any], *error: Any) -> None:
+    """Ends a generator. It may catch the error of the task, but never hides it: the message would be acknowledged."""
+    opened.__exit__(*error)
+
+
+async def _close_async(opened: AbstractAsyncContextManager[Any], *error: Any) -> None:
+    """As `_close`, in an event loop."""
+    await opened.__aexit__(*error)
