@@ -156,7 +156,7 @@ explore: setup ## proof: tests by examples, with new ones each time; RUNS=2000 o
 	  $$(grep -rl --include="test_*.py" hypothesis tests)'
 
 lives: setup ## proof: thousands of lives of pending messages against a sorted list, through crashes and power cuts; RUNS=3000
-	$(PROVE) $@ 'RUNS=$(or $(RUNS),3000) $(BIN)/pytest -q $(WHOLE) --hypothesis-profile=explore --timeout 3000 tests/store/test_pending_state_machine.py'
+	$(PROVE) $@ 'RUNS=$(or $(RUNS),3000) $(BIN)/pytest -q $(WHOLE) --hypothesis-profile=explore --timeout 3000 tests/store/test_pending_state_machine.py tests/store/test_schedule_lives.py'
 
 races: setup ## proof: cancels, reschedules and replacements at the moment when messages fall due; PAIRS=100000 KILLS=0 SEED=
 	$(PROVE) $@ 'PAIRS=$(or $(PAIRS),100000) KILLS=$(or $(KILLS),0) $(BIN)/python -m tests.crash.races'

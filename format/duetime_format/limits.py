@@ -50,6 +50,19 @@ REQUEST_ID_CHARS_MAX = 32
 SEND_BACK_TOKEN_CHARS_MAX = 64
 PENDING_COUNT_DEFAULT = 100
 PENDING_COUNT_MAX = 1_000
+# Schedules: an occurrence and the next one fit a batch; characters of a name, an expression and a zone; listed times;
+# the shortest interval; times shown ahead.
+SCHEDULE_BODY_BYTES_MAX = 256 * 1024
+SCHEDULE_NAME_CHARS_MAX = 127
+CRON_CHARS_MAX = 256
+ZONE_CHARS_MAX = 64
+SCHEDULE_TIMES_MAX = 256
+SCHEDULE_EVERY_MS_MIN = 1_000
+SCHEDULE_NEXT_MAX = 100
+# An occurrence later than this is missed.
+SCHEDULE_LATE_MS_MAX = 60_000
+# Bytes of properties that an occurrence keeps free: for another planned time, or the reason of a pause.
+SCHEDULE_SPARE_BYTES = 1_024
 # Events on a page of the audit log.
 AUDIT_COUNT_DEFAULT = 100
 AUDIT_COUNT_MAX = 1_000

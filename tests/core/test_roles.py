@@ -30,7 +30,7 @@ EXPECTED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
         ("PutStream", "Replace", "Cancel", "ListPending", "Backlog", "Prepare", "OpenLiteTopics"), (GATEWAY,)
     ),
-    "ListLiteTopics": (GATEWAY,),
+    **dict.fromkeys(("ListLiteTopics", "PutSchedule", "ChangeSchedule"), (GATEWAY,)),
     **dict.fromkeys(
         ("EndTransactions", "TakeChecks", "ReportChecks", "ListTransactions", "GetTransaction"), (GATEWAY,)
     ),

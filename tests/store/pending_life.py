@@ -120,9 +120,8 @@ class PendingLife(Life):
         )
         targets = PendingTargets(store.log, store.lanes, store.queues.deletions, search, turns)
         self.cancelling = MessageCanceller(store, targets, self.flusher, self.metrics)
-        self.replacing = MessageReplacer(
-            store, targets, UpsertKeys(search, turns), self.flusher, turns, self.metrics, names
-        )
+        self.keys = UpsertKeys(search, turns)
+        self.replacing = MessageReplacer(store, targets, self.keys, self.flusher, turns, self.metrics, names)
         self.listing = PendingList(store.lanes, store.ledger, reader, turns)
         mover = PendingMover(store, reader, self.flusher, self.metrics, turns)
         dropping = mover, self.checkpointer, self.worker, turns

@@ -8,6 +8,7 @@ from duetime.v1 import pending_pb2 as _pending_pb2
 from duetime.v1 import quotas_pb2 as _quotas_pb2
 from duetime.v1 import reports_pb2 as _reports_pb2
 from duetime.v1 import retry_pb2 as _retry_pb2
+from duetime.v1 import schedules_pb2 as _schedules_pb2
 from duetime.v1 import subscriptions_pb2 as _subscriptions_pb2
 from duetime.v1 import transactions_pb2 as _transactions_pb2
 from google.protobuf.internal import containers as _containers

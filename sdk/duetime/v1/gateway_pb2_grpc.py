@@ -12,6 +12,7 @@ from duetime.v1 import pending_pb2 as duetime_dot_v1_dot_pending__pb2
 from duetime.v1 import quotas_pb2 as duetime_dot_v1_dot_quotas__pb2
 from duetime.v1 import reports_pb2 as duetime_dot_v1_dot_reports__pb2
 from duetime.v1 import retry_pb2 as duetime_dot_v1_dot_retry__pb2
+from duetime.v1 import schedules_pb2 as duetime_dot_v1_dot_schedules__pb2
 from duetime.v1 import subscriptions_pb2 as duetime_dot_v1_dot_subscriptions__pb2
 from duetime.v1 import transactions_pb2 as duetime_dot_v1_dot_transactions__pb2
 
@@ -119,6 +120,41 @@ class GatewayStub(object):
                 '/duetime.v1.Gateway/ListPending',
                 request_serializer=duetime_dot_v1_dot_pending__pb2.ListPendingRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_pending__pb2.ListPendingResponse.FromString,
+                )
+        self.PutSchedule = channel.unary_unary(
+                '/duetime.v1.Gateway/PutSchedule',
+                request_serializer=duetime_dot_v1_dot_schedules__pb2.PutScheduleRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_schedules__pb2.PutScheduleResponse.FromString,
+                )
+        self.GetSchedule = channel.unary_unary(
+                '/duetime.v1.Gateway/GetSchedule',
+                request_serializer=duetime_dot_v1_dot_schedules__pb2.GetScheduleRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_schedules__pb2.Schedule.FromString,
+                )
+        self.ListSchedules = channel.unary_unary(
+                '/duetime.v1.Gateway/ListSchedules',
+                request_serializer=duetime_dot_v1_dot_schedules__pb2.ListSchedulesRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_schedules__pb2.ListSchedulesResponse.FromString,
+                )
+        self.PauseSchedule = channel.unary_unary(
+                '/duetime.v1.Gateway/PauseSchedule',
+                request_serializer=duetime_dot_v1_dot_schedules__pb2.ScheduleRef.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_schedules__pb2.Schedule.FromString,
+                )
+        self.ResumeSchedule = channel.unary_unary(
+                '/duetime.v1.Gateway/ResumeSchedule',
+                request_serializer=duetime_dot_v1_dot_schedules__pb2.ScheduleRef.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_schedules__pb2.Schedule.FromString,
+                )
+        self.DeleteSchedule = channel.unary_unary(
+                '/duetime.v1.Gateway/DeleteSchedule',
+                request_serializer=duetime_dot_v1_dot_schedules__pb2.ScheduleRef.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_schedules__pb2.DeleteScheduleResponse.FromString,
+                )
+        self.RunSchedule = channel.unary_unary(
+                '/duetime.v1.Gateway/RunSchedule',
+                request_serializer=duetime_dot_v1_dot_schedules__pb2.RunScheduleRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_schedules__pb2.RunScheduleResponse.FromString,
                 )
         self.Backlog = channel.unary_unary(
                 '/duetime.v1.Gateway/Backlog',
@@ -504,6 +540,59 @@ class GatewayServicer(object):
         """Pending messages of all shards in order of due time, page by page. If few messages match a filter, a page may be
         short or empty; the list continues while next_page_token is set. Changes nothing.
         UNAVAILABLE: a shard does not answer, so that messages may be missing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PutSchedule(self, request, context):
+        """Creates a schedule, or changes the one with its topic and name. Durable when answered. Idempotent: the same schedule
+        again changes nothing, and a paused one stays paused. A change of the message alone keeps the planned time.
+        ALREADY_EXISTS (SCHEDULE_EXISTS): create_only, and another one has the name; (KEY_TAKEN): a pending message that
+        was sent with `replace` has it as its key. UNIMPLEMENTED: the shard has no lane for any time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetSchedule(self, request, context):
+        """NOT_FOUND (SCHEDULE_NOT_FOUND): none has the name, or its last occurrence was delivered.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSchedules(self, request, context):
+        """The schedules of a topic, page by page, as ListPending.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PauseSchedule(self, request, context):
+        """Delivers no occurrence until the schedule is resumed. Durable when answered. Idempotent. Errors as GetSchedule.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeSchedule(self, request, context):
+        """Continues with the first time after now. Durable when answered. Idempotent. FAILED_PRECONDITION
+        (SCHEDULE_ENDED): it has no further time. Other errors as GetSchedule.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteSchedule(self, request, context):
+        """Ends a schedule and its pending occurrence. Durable when answered. Errors as GetSchedule, also when repeated.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RunSchedule(self, request, context):
+        """Sends an additional occurrence at once; the planned ones stay. Durable when answered. Errors as GetSchedule.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -929,6 +1018,41 @@ def add_GatewayServicer_to_server(servicer, server):
                     servicer.ListPending,
                     request_deserializer=duetime_dot_v1_dot_pending__pb2.ListPendingRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_pending__pb2.ListPendingResponse.SerializeToString,
+            ),
+            'PutSchedule': grpc.unary_unary_rpc_method_handler(
+                    servicer.PutSchedule,
+                    request_deserializer=duetime_dot_v1_dot_schedules__pb2.PutScheduleRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_schedules__pb2.PutScheduleResponse.SerializeToString,
+            ),
+            'GetSchedule': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetSchedule,
+                    request_deserializer=duetime_dot_v1_dot_schedules__pb2.GetScheduleRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_schedules__pb2.Schedule.SerializeToString,
+            ),
+            'ListSchedules': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSchedules,
+                    request_deserializer=duetime_dot_v1_dot_schedules__pb2.ListSchedulesRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_schedules__pb2.ListSchedulesResponse.SerializeToString,
+            ),
+            'PauseSchedule': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseSchedule,
+                    request_deserializer=duetime_dot_v1_dot_schedules__pb2.ScheduleRef.FromString,
+                    response_serializer=duetime_dot_v1_dot_schedules__pb2.Schedule.SerializeToString,
+            ),
+            'ResumeSchedule': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeSchedule,
+                    request_deserializer=duetime_dot_v1_dot_schedules__pb2.ScheduleRef.FromString,
+                    response_serializer=duetime_dot_v1_dot_schedules__pb2.Schedule.SerializeToString,
+            ),
+            'DeleteSchedule': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteSchedule,
+                    request_deserializer=duetime_dot_v1_dot_schedules__pb2.ScheduleRef.FromString,
+                    response_serializer=duetime_dot_v1_dot_schedules__pb2.DeleteScheduleResponse.SerializeToString,
+            ),
+            'RunSchedule': grpc.unary_unary_rpc_method_handler(
+                    servicer.RunSchedule,
+                    request_deserializer=duetime_dot_v1_dot_schedules__pb2.RunScheduleRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_schedules__pb2.RunScheduleResponse.SerializeToString,
             ),
             'Backlog': grpc.unary_unary_rpc_method_handler(
                     servicer.Backlog,
@@ -1463,6 +1587,125 @@ class Gateway(object):
         return grpc.experimental.unary_unary(request, target, '/duetime.v1.Gateway/ListPending',
             duetime_dot_v1_dot_pending__pb2.ListPendingRequest.SerializeToString,
             duetime_dot_v1_dot_pending__pb2.ListPendingResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def PutSchedule(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Gateway/PutSchedule',
+            duetime_dot_v1_dot_schedules__pb2.PutScheduleRequest.SerializeToString,
+            duetime_dot_v1_dot_schedules__pb2.PutScheduleResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def GetSchedule(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Gateway/GetSchedule',
+            duetime_dot_v1_dot_schedules__pb2.GetScheduleRequest.SerializeToString,
+            duetime_dot_v1_dot_schedules__pb2.Schedule.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ListSchedules(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Gateway/ListSchedules',
+            duetime_dot_v1_dot_schedules__pb2.ListSchedulesRequest.SerializeToString,
+            duetime_dot_v1_dot_schedules__pb2.ListSchedulesResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def PauseSchedule(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Gateway/PauseSchedule',
+            duetime_dot_v1_dot_schedules__pb2.ScheduleRef.SerializeToString,
+            duetime_dot_v1_dot_schedules__pb2.Schedule.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ResumeSchedule(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Gateway/ResumeSchedule',
+            duetime_dot_v1_dot_schedules__pb2.ScheduleRef.SerializeToString,
+            duetime_dot_v1_dot_schedules__pb2.Schedule.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def DeleteSchedule(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Gateway/DeleteSchedule',
+            duetime_dot_v1_dot_schedules__pb2.ScheduleRef.SerializeToString,
+            duetime_dot_v1_dot_schedules__pb2.DeleteScheduleResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def RunSchedule(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Gateway/RunSchedule',
+            duetime_dot_v1_dot_schedules__pb2.RunScheduleRequest.SerializeToString,
+            duetime_dot_v1_dot_schedules__pb2.RunScheduleResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

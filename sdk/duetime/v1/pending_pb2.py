@@ -14,51 +14,52 @@ _sym_db = _symbol_database.Default()
 
 from duetime.v1 import consumer_pb2 as duetime_dot_v1_dot_consumer__pb2
 from duetime.v1 import message_pb2 as duetime_dot_v1_dot_message__pb2
+from duetime.v1 import schedules_pb2 as duetime_dot_v1_dot_schedules__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x64uetime/v1/pending.proto\x12\nduetime.v1\x1a\x19\x64uetime/v1/consumer.proto\x1a\x18\x64uetime/v1/message.proto\"[\n\nPendingRef\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\r\n\x05shard\x18\x03 \x01(\x05\x12\x0c\n\x04lane\x18\x04 \x01(\x05\x12\r\n\x05\x65ntry\x18\x05 \x01(\x03\"I\n\rCancelRequest\x12(\n\x08messages\x18\x01 \x03(\x0b\x32\x16.duetime.v1.PendingRef\x12\x0e\n\x06locate\x18\x02 \x01(\x08\";\n\x0e\x43\x61ncelResponse\x12)\n\x07results\x18\x01 \x03(\x0b\x32\x18.duetime.v1.CancelResult\"}\n\x0c\x43\x61ncelResult\x12(\n\x06status\x18\x01 \x01(\x0e\x32\x18.duetime.v1.CancelStatus\x12\x11\n\tdue_at_ms\x18\x02 \x01(\x03\x12\x0e\n\x06topics\x18\x03 \x03(\t\x12 \n\x05\x66\x61ult\x18\x0f \x01(\x0b\x32\x11.duetime.v1.Fault\"W\n\rPendingFilter\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x13\n\x0b\x64ue_from_ms\x18\x03 \x01(\x03\x12\x15\n\rdue_before_ms\x18\x04 \x01(\x03\"S\n\x15\x43\x61ncelMatchingRequest\x12)\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x19.duetime.v1.PendingFilter\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\"\x8a\x01\n\x0e\x43\x61ncelProgress\x12\x12\n\nseen_count\x18\x01 \x01(\x03\x12\x15\n\rmatched_count\x18\x02 \x01(\x03\x12\x17\n\x0f\x63\x61ncelled_count\x18\x03 \x01(\x03\x12\x13\n\x0b\x66ired_count\x18\x04 \x01(\x03\x12\x11\n\tdue_at_ms\x18\x05 \x01(\x03\x12\x0c\n\x04\x64one\x18\x06 \x01(\x08\"=\n\x11RescheduleRequest\x12(\n\x08messages\x18\x01 \x03(\x0b\x32\x16.duetime.v1.Reschedule\"\x99\x01\n\nReschedule\x12\'\n\x07message\x18\x01 \x01(\x0b\x32\x16.duetime.v1.PendingRef\x12\x12\n\x08\x64\x65lay_ms\x18\x02 \x01(\x03H\x00\x12\x17\n\rdeliver_at_ms\x18\x03 \x01(\x03H\x00\x12\x11\n\x04\x62ody\x18\x04 \x01(\x0cH\x01\x88\x01\x01\x12\x12\n\nrequest_id\x18\x05 \x01(\tB\x05\n\x03\x64ueB\x07\n\x05_body\"C\n\x12RescheduleResponse\x12-\n\x07results\x18\x01 \x03(\x0b\x32\x1c.duetime.v1.RescheduleResult\"\xcd\x01\n\x10RescheduleResult\x12,\n\x06status\x18\x01 \x01(\x0e\x32\x1c.duetime.v1.RescheduleStatus\x12\r\n\x05shard\x18\x02 \x01(\x05\x12\x0c\n\x04lane\x18\x03 \x01(\x05\x12\r\n\x05\x65ntry\x18\x04 \x01(\x03\x12\x15\n\rdeliver_at_ms\x18\x05 \x01(\x03\x12\x10\n\x08was_past\x18\x06 \x01(\x08\x12\x14\n\x0cstored_bytes\x18\x07 \x01(\x03\x12 \n\x05\x66\x61ult\x18\x0f \x01(\x0b\x32\x11.duetime.v1.Fault\"\x8f\x01\n\x12ListPendingRequest\x12)\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x19.duetime.v1.PendingFilter\x12\x11\n\tmax_count\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\x0c\x12\x13\n\x0bomit_bodies\x18\x04 \x01(\x08\x12\x12\n\nnames_only\x18\x05 \x01(\x08\"\x86\x01\n\x0ePendingMessage\x12*\n\x07message\x18\x01 \x01(\x0b\x32\x19.duetime.v1.StoredMessage\x12\r\n\x05shard\x18\x02 \x01(\x05\x12\x0c\n\x04lane\x18\x03 \x01(\x05\x12+\n\x08\x61ttempts\x18\x04 \x03(\x0b\x32\x19.duetime.v1.FailedAttempt\"\x83\x01\n\x13ListPendingResponse\x12,\n\x08messages\x18\x01 \x03(\x0b\x32\x1a.duetime.v1.PendingMessage\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\x0c\x12\x12\n\nseen_count\x18\x03 \x01(\x03\x12\x11\n\tdue_at_ms\x18\x04 \x01(\x03\"\x84\x01\n\x0e\x42\x61\x63klogRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0b\x64ue_from_ms\x18\x02 \x01(\x03\x12\x15\n\rdue_before_ms\x18\x03 \x01(\x03\x12\x1b\n\x13\x61ll_topics_together\x18\x04 \x01(\x08\x12\x1a\n\x12\x61ll_lanes_together\x18\x05 \x01(\x08\"^\n\tDueBucket\x12\x13\n\x0b\x64ue_from_ms\x18\x01 \x01(\x03\x12\x10\n\x08width_ms\x18\x02 \x01(\x03\x12\r\n\x05\x63ount\x18\x03 \x01(\x03\x12\r\n\x05topic\x18\x04 \x01(\t\x12\x0c\n\x04lane\x18\x05 \x01(\x05\"\x93\x01\n\x0f\x42\x61\x63klogResponse\x12&\n\x07\x62uckets\x18\x01 \x03(\x0b\x32\x15.duetime.v1.DueBucket\x12\x15\n\rpending_count\x18\x02 \x01(\x03\x12\x15\n\roverdue_count\x18\x03 \x01(\x03\x12\x0e\n\x06now_ms\x18\x04 \x01(\x03\x12\x1a\n\x12unreachable_shards\x18\x05 \x03(\x05*\x88\x01\n\x0c\x43\x61ncelStatus\x12\x1d\n\x19\x43\x41NCEL_STATUS_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x43\x41NCEL_STATUS_CANCELLED\x10\x01\x12\x1f\n\x1b\x43\x41NCEL_STATUS_ALREADY_FIRED\x10\x02\x12\x1b\n\x17\x43\x41NCEL_STATUS_NOT_FOUND\x10\x03*\x9e\x01\n\x10RescheduleStatus\x12!\n\x1dRESCHEDULE_STATUS_UNSPECIFIED\x10\x00\x12!\n\x1dRESCHEDULE_STATUS_RESCHEDULED\x10\x01\x12#\n\x1fRESCHEDULE_STATUS_ALREADY_FIRED\x10\x02\x12\x1f\n\x1bRESCHEDULE_STATUS_NOT_FOUND\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x64uetime/v1/pending.proto\x12\nduetime.v1\x1a\x19\x64uetime/v1/consumer.proto\x1a\x18\x64uetime/v1/message.proto\x1a\x1a\x64uetime/v1/schedules.proto\"[\n\nPendingRef\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\r\n\x05shard\x18\x03 \x01(\x05\x12\x0c\n\x04lane\x18\x04 \x01(\x05\x12\r\n\x05\x65ntry\x18\x05 \x01(\x03\"I\n\rCancelRequest\x12(\n\x08messages\x18\x01 \x03(\x0b\x32\x16.duetime.v1.PendingRef\x12\x0e\n\x06locate\x18\x02 \x01(\x08\";\n\x0e\x43\x61ncelResponse\x12)\n\x07results\x18\x01 \x03(\x0b\x32\x18.duetime.v1.CancelResult\"}\n\x0c\x43\x61ncelResult\x12(\n\x06status\x18\x01 \x01(\x0e\x32\x18.duetime.v1.CancelStatus\x12\x11\n\tdue_at_ms\x18\x02 \x01(\x03\x12\x0e\n\x06topics\x18\x03 \x03(\t\x12 \n\x05\x66\x61ult\x18\x0f \x01(\x0b\x32\x11.duetime.v1.Fault\"W\n\rPendingFilter\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x13\n\x0b\x64ue_from_ms\x18\x03 \x01(\x03\x12\x15\n\rdue_before_ms\x18\x04 \x01(\x03\"S\n\x15\x43\x61ncelMatchingRequest\x12)\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x19.duetime.v1.PendingFilter\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\"\x8a\x01\n\x0e\x43\x61ncelProgress\x12\x12\n\nseen_count\x18\x01 \x01(\x03\x12\x15\n\rmatched_count\x18\x02 \x01(\x03\x12\x17\n\x0f\x63\x61ncelled_count\x18\x03 \x01(\x03\x12\x13\n\x0b\x66ired_count\x18\x04 \x01(\x03\x12\x11\n\tdue_at_ms\x18\x05 \x01(\x03\x12\x0c\n\x04\x64one\x18\x06 \x01(\x08\"=\n\x11RescheduleRequest\x12(\n\x08messages\x18\x01 \x03(\x0b\x32\x16.duetime.v1.Reschedule\"\x99\x01\n\nReschedule\x12\'\n\x07message\x18\x01 \x01(\x0b\x32\x16.duetime.v1.PendingRef\x12\x12\n\x08\x64\x65lay_ms\x18\x02 \x01(\x03H\x00\x12\x17\n\rdeliver_at_ms\x18\x03 \x01(\x03H\x00\x12\x11\n\x04\x62ody\x18\x04 \x01(\x0cH\x01\x88\x01\x01\x12\x12\n\nrequest_id\x18\x05 \x01(\tB\x05\n\x03\x64ueB\x07\n\x05_body\"C\n\x12RescheduleResponse\x12-\n\x07results\x18\x01 \x03(\x0b\x32\x1c.duetime.v1.RescheduleResult\"\xcd\x01\n\x10RescheduleResult\x12,\n\x06status\x18\x01 \x01(\x0e\x32\x1c.duetime.v1.RescheduleStatus\x12\r\n\x05shard\x18\x02 \x01(\x05\x12\x0c\n\x04lane\x18\x03 \x01(\x05\x12\r\n\x05\x65ntry\x18\x04 \x01(\x03\x12\x15\n\rdeliver_at_ms\x18\x05 \x01(\x03\x12\x10\n\x08was_past\x18\x06 \x01(\x08\x12\x14\n\x0cstored_bytes\x18\x07 \x01(\x03\x12 \n\x05\x66\x61ult\x18\x0f \x01(\x0b\x32\x11.duetime.v1.Fault\"\xa7\x01\n\x12ListPendingRequest\x12)\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x19.duetime.v1.PendingFilter\x12\x11\n\tmax_count\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\x0c\x12\x13\n\x0bomit_bodies\x18\x04 \x01(\x08\x12\x12\n\nnames_only\x18\x05 \x01(\x08\x12\x16\n\x0eschedules_only\x18\x06 \x01(\x08\"\xae\x01\n\x0ePendingMessage\x12*\n\x07message\x18\x01 \x01(\x0b\x32\x19.duetime.v1.StoredMessage\x12\r\n\x05shard\x18\x02 \x01(\x05\x12\x0c\n\x04lane\x18\x03 \x01(\x05\x12+\n\x08\x61ttempts\x18\x04 \x03(\x0b\x32\x19.duetime.v1.FailedAttempt\x12&\n\x08schedule\x18\x05 \x01(\x0b\x32\x14.duetime.v1.Schedule\"\x83\x01\n\x13ListPendingResponse\x12,\n\x08messages\x18\x01 \x03(\x0b\x32\x1a.duetime.v1.PendingMessage\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\x0c\x12\x12\n\nseen_count\x18\x03 \x01(\x03\x12\x11\n\tdue_at_ms\x18\x04 \x01(\x03\"\x84\x01\n\x0e\x42\x61\x63klogRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0b\x64ue_from_ms\x18\x02 \x01(\x03\x12\x15\n\rdue_before_ms\x18\x03 \x01(\x03\x12\x1b\n\x13\x61ll_topics_together\x18\x04 \x01(\x08\x12\x1a\n\x12\x61ll_lanes_together\x18\x05 \x01(\x08\"^\n\tDueBucket\x12\x13\n\x0b\x64ue_from_ms\x18\x01 \x01(\x03\x12\x10\n\x08width_ms\x18\x02 \x01(\x03\x12\r\n\x05\x63ount\x18\x03 \x01(\x03\x12\r\n\x05topic\x18\x04 \x01(\t\x12\x0c\n\x04lane\x18\x05 \x01(\x05\"\x93\x01\n\x0f\x42\x61\x63klogResponse\x12&\n\x07\x62uckets\x18\x01 \x03(\x0b\x32\x15.duetime.v1.DueBucket\x12\x15\n\rpending_count\x18\x02 \x01(\x03\x12\x15\n\roverdue_count\x18\x03 \x01(\x03\x12\x0e\n\x06now_ms\x18\x04 \x01(\x03\x12\x1a\n\x12unreachable_shards\x18\x05 \x03(\x05*\x88\x01\n\x0c\x43\x61ncelStatus\x12\x1d\n\x19\x43\x41NCEL_STATUS_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x43\x41NCEL_STATUS_CANCELLED\x10\x01\x12\x1f\n\x1b\x43\x41NCEL_STATUS_ALREADY_FIRED\x10\x02\x12\x1b\n\x17\x43\x41NCEL_STATUS_NOT_FOUND\x10\x03*\x9e\x01\n\x10RescheduleStatus\x12!\n\x1dRESCHEDULE_STATUS_UNSPECIFIED\x10\x00\x12!\n\x1dRESCHEDULE_STATUS_RESCHEDULED\x10\x01\x12#\n\x1fRESCHEDULE_STATUS_ALREADY_FIRED\x10\x02\x12\x1f\n\x1bRESCHEDULE_STATUS_NOT_FOUND\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'duetime.v1.pending_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_CANCELSTATUS']._serialized_start=2059
-  _globals['_CANCELSTATUS']._serialized_end=2195
-  _globals['_RESCHEDULESTATUS']._serialized_start=2198
-  _globals['_RESCHEDULESTATUS']._serialized_end=2356
-  _globals['_PENDINGREF']._serialized_start=93
-  _globals['_PENDINGREF']._serialized_end=184
-  _globals['_CANCELREQUEST']._serialized_start=186
-  _globals['_CANCELREQUEST']._serialized_end=259
-  _globals['_CANCELRESPONSE']._serialized_start=261
-  _globals['_CANCELRESPONSE']._serialized_end=320
-  _globals['_CANCELRESULT']._serialized_start=322
-  _globals['_CANCELRESULT']._serialized_end=447
-  _globals['_PENDINGFILTER']._serialized_start=449
-  _globals['_PENDINGFILTER']._serialized_end=536
-  _globals['_CANCELMATCHINGREQUEST']._serialized_start=538
-  _globals['_CANCELMATCHINGREQUEST']._serialized_end=621
-  _globals['_CANCELPROGRESS']._serialized_start=624
-  _globals['_CANCELPROGRESS']._serialized_end=762
-  _globals['_RESCHEDULEREQUEST']._serialized_start=764
-  _globals['_RESCHEDULEREQUEST']._serialized_end=825
-  _globals['_RESCHEDULE']._serialized_start=828
-  _globals['_RESCHEDULE']._serialized_end=981
-  _globals['_RESCHEDULERESPONSE']._serialized_start=983
-  _globals['_RESCHEDULERESPONSE']._serialized_end=1050
-  _globals['_RESCHEDULERESULT']._serialized_start=1053
-  _globals['_RESCHEDULERESULT']._serialized_end=1258
-  _globals['_LISTPENDINGREQUEST']._serialized_start=1261
-  _globals['_LISTPENDINGREQUEST']._serialized_end=1404
-  _globals['_PENDINGMESSAGE']._serialized_start=1407
-  _globals['_PENDINGMESSAGE']._serialized_end=1541
-  _globals['_LISTPENDINGRESPONSE']._serialized_start=1544
-  _globals['_LISTPENDINGRESPONSE']._serialized_end=1675
-  _globals['_BACKLOGREQUEST']._serialized_start=1678
-  _globals['_BACKLOGREQUEST']._serialized_end=1810
-  _globals['_DUEBUCKET']._serialized_start=1812
-  _globals['_DUEBUCKET']._serialized_end=1906
-  _globals['_BACKLOGRESPONSE']._serialized_start=1909
-  _globals['_BACKLOGRESPONSE']._serialized_end=2056
+  _globals['_CANCELSTATUS']._serialized_start=2151
+  _globals['_CANCELSTATUS']._serialized_end=2287
+  _globals['_RESCHEDULESTATUS']._serialized_start=2290
+  _globals['_RESCHEDULESTATUS']._serialized_end=2448
+  _globals['_PENDINGREF']._serialized_start=121
+  _globals['_PENDINGREF']._serialized_end=212
+  _globals['_CANCELREQUEST']._serialized_start=214
+  _globals['_CANCELREQUEST']._serialized_end=287
+  _globals['_CANCELRESPONSE']._serialized_start=289
+  _globals['_CANCELRESPONSE']._serialized_end=348
+  _globals['_CANCELRESULT']._serialized_start=350
+  _globals['_CANCELRESULT']._serialized_end=475
+  _globals['_PENDINGFILTER']._serialized_start=477
+  _globals['_PENDINGFILTER']._serialized_end=564
+  _globals['_CANCELMATCHINGREQUEST']._serialized_start=566
+  _globals['_CANCELMATCHINGREQUEST']._serialized_end=649
+  _globals['_CANCELPROGRESS']._serialized_start=652
+  _globals['_CANCELPROGRESS']._serialized_end=790
+  _globals['_RESCHEDULEREQUEST']._serialized_start=792
+  _globals['_RESCHEDULEREQUEST']._serialized_end=853
+  _globals['_RESCHEDULE']._serialized_start=856
+  _globals['_RESCHEDULE']._serialized_end=1009
+  _globals['_RESCHEDULERESPONSE']._serialized_start=1011
+  _globals['_RESCHEDULERESPONSE']._serialized_end=1078
+  _globals['_RESCHEDULERESULT']._serialized_start=1081
+  _globals['_RESCHEDULERESULT']._serialized_end=1286
+  _globals['_LISTPENDINGREQUEST']._serialized_start=1289
+  _globals['_LISTPENDINGREQUEST']._serialized_end=1456
+  _globals['_PENDINGMESSAGE']._serialized_start=1459
+  _globals['_PENDINGMESSAGE']._serialized_end=1633
+  _globals['_LISTPENDINGRESPONSE']._serialized_start=1636
+  _globals['_LISTPENDINGRESPONSE']._serialized_end=1767
+  _globals['_BACKLOGREQUEST']._serialized_start=1770
+  _globals['_BACKLOGREQUEST']._serialized_end=1902
+  _globals['_DUEBUCKET']._serialized_start=1904
+  _globals['_DUEBUCKET']._serialized_end=1998
+  _globals['_BACKLOGRESPONSE']._serialized_start=2001
+  _globals['_BACKLOGRESPONSE']._serialized_end=2148
 # @@protoc_insertion_point(module_scope)

@@ -1,5 +1,6 @@
 from duetime.v1 import consumer_pb2 as _consumer_pb2
 from duetime.v1 import message_pb2 as _message_pb2
+from duetime.v1 import schedules_pb2 as _schedules_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -153,30 +154,34 @@ class RescheduleResult(_message.Message):
     def __init__(self, status: _Optional[_Union[RescheduleStatus, str]] = ..., shard: _Optional[int] = ..., lane: _Optional[int] = ..., entry: _Optional[int] = ..., deliver_at_ms: _Optional[int] = ..., was_past: bool = ..., stored_bytes: _Optional[int] = ..., fault: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
 
 class ListPendingRequest(_message.Message):
-    __slots__ = ("filter", "max_count", "page_token", "omit_bodies", "names_only")
+    __slots__ = ("filter", "max_count", "page_token", "omit_bodies", "names_only", "schedules_only")
     FILTER_FIELD_NUMBER: _ClassVar[int]
     MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     OMIT_BODIES_FIELD_NUMBER: _ClassVar[int]
     NAMES_ONLY_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULES_ONLY_FIELD_NUMBER: _ClassVar[int]
     filter: PendingFilter
     max_count: int
     page_token: bytes
     omit_bodies: bool
     names_only: bool
-    def __init__(self, filter: _Optional[_Union[PendingFilter, _Mapping]] = ..., max_count: _Optional[int] = ..., page_token: _Optional[bytes] = ..., omit_bodies: bool = ..., names_only: bool = ...) -> None: ...
+    schedules_only: bool
+    def __init__(self, filter: _Optional[_Union[PendingFilter, _Mapping]] = ..., max_count: _Optional[int] = ..., page_token: _Optional[bytes] = ..., omit_bodies: bool = ..., names_only: bool = ..., schedules_only: bool = ...) -> None: ...
 
 class PendingMessage(_message.Message):
-    __slots__ = ("message", "shard", "lane", "attempts")
+    __slots__ = ("message", "shard", "lane", "attempts", "schedule")
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     LANE_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
     message: _message_pb2.StoredMessage
     shard: int
     lane: int
     attempts: _containers.RepeatedCompositeFieldContainer[_consumer_pb2.FailedAttempt]
-    def __init__(self, message: _Optional[_Union[_message_pb2.StoredMessage, _Mapping]] = ..., shard: _Optional[int] = ..., lane: _Optional[int] = ..., attempts: _Optional[_Iterable[_Union[_consumer_pb2.FailedAttempt, _Mapping]]] = ...) -> None: ...
+    schedule: _schedules_pb2.Schedule
+    def __init__(self, message: _Optional[_Union[_message_pb2.StoredMessage, _Mapping]] = ..., shard: _Optional[int] = ..., lane: _Optional[int] = ..., attempts: _Optional[_Iterable[_Union[_consumer_pb2.FailedAttempt, _Mapping]]] = ..., schedule: _Optional[_Union[_schedules_pb2.Schedule, _Mapping]] = ...) -> None: ...
 
 class ListPendingResponse(_message.Message):
     __slots__ = ("messages", "next_page_token", "seen_count", "due_at_ms")

@@ -4,6 +4,7 @@ from duetime.v1 import gateway_pb2 as _gateway_pb2
 from duetime.v1 import leases_pb2 as _leases_pb2
 from duetime.v1 import message_pb2 as _message_pb2
 from duetime.v1 import pending_pb2 as _pending_pb2
+from duetime.v1 import schedules_pb2 as _schedules_pb2
 from duetime.v1 import subscriptions_pb2 as _subscriptions_pb2
 from duetime.v1 import transactions_pb2 as _transactions_pb2
 from google.protobuf.internal import containers as _containers
@@ -30,6 +31,14 @@ class DeletionStage(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DELETION_STAGE_CLOSE: _ClassVar[DeletionStage]
     DELETION_STAGE_OPEN: _ClassVar[DeletionStage]
     DELETION_STAGE_DELETE: _ClassVar[DeletionStage]
+
+class ScheduleChange(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SCHEDULE_CHANGE_UNSPECIFIED: _ClassVar[ScheduleChange]
+    SCHEDULE_CHANGE_PAUSE: _ClassVar[ScheduleChange]
+    SCHEDULE_CHANGE_RESUME: _ClassVar[ScheduleChange]
+    SCHEDULE_CHANGE_DELETE: _ClassVar[ScheduleChange]
+    SCHEDULE_CHANGE_RUN: _ClassVar[ScheduleChange]
 PUT_STATUS_OK: PutStatus
 PUT_STATUS_DUPLICATE: PutStatus
 PUT_STATUS_GAP: PutStatus
@@ -41,6 +50,11 @@ DELETION_STAGE_UNSPECIFIED: DeletionStage
 DELETION_STAGE_CLOSE: DeletionStage
 DELETION_STAGE_OPEN: DeletionStage
 DELETION_STAGE_DELETE: DeletionStage
+SCHEDULE_CHANGE_UNSPECIFIED: ScheduleChange
+SCHEDULE_CHANGE_PAUSE: ScheduleChange
+SCHEDULE_CHANGE_RESUME: ScheduleChange
+SCHEDULE_CHANGE_DELETE: ScheduleChange
+SCHEDULE_CHANGE_RUN: ScheduleChange
 
 class PutRequest(_message.Message):
     __slots__ = ("records", "batches", "number")
@@ -796,3 +810,35 @@ class DropDeadLettersResponse(_message.Message):
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     dropped: _containers.RepeatedScalarFieldContainer[bool]
     def __init__(self, dropped: _Optional[_Iterable[bool]] = ...) -> None: ...
+
+class PutStoredScheduleRequest(_message.Message):
+    __slots__ = ("record", "schedule", "create_only")
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    CREATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    record: bytes
+    schedule: _schedules_pb2.Schedule
+    create_only: bool
+    def __init__(self, record: _Optional[bytes] = ..., schedule: _Optional[_Union[_schedules_pb2.Schedule, _Mapping]] = ..., create_only: bool = ...) -> None: ...
+
+class ChangeScheduleRequest(_message.Message):
+    __slots__ = ("topic", "name", "change", "request_id", "next_count")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    NEXT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    name: str
+    change: ScheduleChange
+    request_id: str
+    next_count: int
+    def __init__(self, topic: _Optional[str] = ..., name: _Optional[str] = ..., change: _Optional[_Union[ScheduleChange, str]] = ..., request_id: _Optional[str] = ..., next_count: _Optional[int] = ...) -> None: ...
+
+class ChangeScheduleResponse(_message.Message):
+    __slots__ = ("schedule", "message_id")
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    schedule: _schedules_pb2.Schedule
+    message_id: str
+    def __init__(self, schedule: _Optional[_Union[_schedules_pb2.Schedule, _Mapping]] = ..., message_id: _Optional[str] = ...) -> None: ...

@@ -7,6 +7,7 @@ from duetime.v1 import export_pb2 as duetime_dot_v1_dot_export__pb2
 from duetime.v1 import gateway_pb2 as duetime_dot_v1_dot_gateway__pb2
 from duetime.v1 import leases_pb2 as duetime_dot_v1_dot_leases__pb2
 from duetime.v1 import pending_pb2 as duetime_dot_v1_dot_pending__pb2
+from duetime.v1 import schedules_pb2 as duetime_dot_v1_dot_schedules__pb2
 from duetime.v1 import store_pb2 as duetime_dot_v1_dot_store__pb2
 from duetime.v1 import subscriptions_pb2 as duetime_dot_v1_dot_subscriptions__pb2
 from duetime.v1 import transactions_pb2 as duetime_dot_v1_dot_transactions__pb2
@@ -61,6 +62,16 @@ class StoreStub(object):
                 '/duetime.v1.Store/ListPending',
                 request_serializer=duetime_dot_v1_dot_pending__pb2.ListPendingRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_pending__pb2.ListPendingResponse.FromString,
+                )
+        self.PutSchedule = channel.unary_unary(
+                '/duetime.v1.Store/PutSchedule',
+                request_serializer=duetime_dot_v1_dot_store__pb2.PutStoredScheduleRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_schedules__pb2.PutScheduleResponse.FromString,
+                )
+        self.ChangeSchedule = channel.unary_unary(
+                '/duetime.v1.Store/ChangeSchedule',
+                request_serializer=duetime_dot_v1_dot_store__pb2.ChangeScheduleRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_store__pb2.ChangeScheduleResponse.FromString,
                 )
         self.Backlog = channel.unary_unary(
                 '/duetime.v1.Store/Backlog',
@@ -371,6 +382,20 @@ class StoreServicer(object):
 
     def ListPending(self, request, context):
         """As Gateway.ListPending, for this shard.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PutSchedule(self, request, context):
+        """As Gateway.PutSchedule; the record has the message, as one to be sent with `replace`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChangeSchedule(self, request, context):
+        """As Gateway.GetSchedule, PauseSchedule, ResumeSchedule, DeleteSchedule and RunSchedule.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -762,6 +787,16 @@ def add_StoreServicer_to_server(servicer, server):
                     request_deserializer=duetime_dot_v1_dot_pending__pb2.ListPendingRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_pending__pb2.ListPendingResponse.SerializeToString,
             ),
+            'PutSchedule': grpc.unary_unary_rpc_method_handler(
+                    servicer.PutSchedule,
+                    request_deserializer=duetime_dot_v1_dot_store__pb2.PutStoredScheduleRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_schedules__pb2.PutScheduleResponse.SerializeToString,
+            ),
+            'ChangeSchedule': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeSchedule,
+                    request_deserializer=duetime_dot_v1_dot_store__pb2.ChangeScheduleRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_store__pb2.ChangeScheduleResponse.SerializeToString,
+            ),
             'Backlog': grpc.unary_unary_rpc_method_handler(
                     servicer.Backlog,
                     request_deserializer=duetime_dot_v1_dot_pending__pb2.BacklogRequest.FromString,
@@ -1134,6 +1169,40 @@ class Store(object):
         return grpc.experimental.unary_unary(request, target, '/duetime.v1.Store/ListPending',
             duetime_dot_v1_dot_pending__pb2.ListPendingRequest.SerializeToString,
             duetime_dot_v1_dot_pending__pb2.ListPendingResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def PutSchedule(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Store/PutSchedule',
+            duetime_dot_v1_dot_store__pb2.PutStoredScheduleRequest.SerializeToString,
+            duetime_dot_v1_dot_schedules__pb2.PutScheduleResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ChangeSchedule(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Store/ChangeSchedule',
+            duetime_dot_v1_dot_store__pb2.ChangeScheduleRequest.SerializeToString,
+            duetime_dot_v1_dot_store__pb2.ChangeScheduleResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

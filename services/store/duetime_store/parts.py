@@ -48,6 +48,7 @@ from duetime_store.pending.keys import UpsertKeys
 from duetime_store.pending.listing import PendingList
 from duetime_store.pending.replacing import MessageReplacer
 from duetime_store.pending.retries import RetryResolver
+from duetime_store.pending.scheduling import ScheduleKeeper
 from duetime_store.pending.surveyor import Surveyor
 from duetime_store.pending.targets import PendingTargets
 from duetime_store.queues import queuetable
@@ -144,6 +145,7 @@ class StoreParts:
     holding: RestoreHolder
     cancelling: MessageCanceller
     replacing: MessageReplacer
+    schedules: ScheduleKeeper
     end_names: EndNamer
     retry_ending: RetryResolver
     surveyor: Surveyor
@@ -183,13 +185,12 @@ def make_parts(base: StoreBase, opened: OpenedStore) -> StoreParts:
     surveyor = Surveyor(store.lanes, store.ledger, store.clock, turns)
     retries = _make_retries(base, store, groups)
     end_names = EndNamer(store.queues, store.log, store.indexed, reader, finder, turns)
-    cancelling, replacing, retry_ending = _make_pending(base, store, finder, flusher, retries, end_names)
+    cancelling, replacing, schedules, retry_ending = _make_pending(base, store, finder, flusher, retries, end_names)
     admin = GroupAdmin(store, groups, offsets, retries, flusher, turns, lites, shard=shard)
     table, results = opened.transactions, SendResultMaker(store, shard=shard)
     giving_up, checks = _make_checks(base, opened, alarm, flusher)
     readers = TopicReaders(store.queues, store.log, groups, offsets, turns, lites)
     backlog = BacklogCounter(store.lanes, store.ledger, store.clock, surveyor, turns)
-    used = topics, readers, backlog, retries, flusher, checkpointer, worker
     left = unread(store.queues, groups.progress, offsets, lites)
     return StoreParts(
         store=store,
@@ -198,7 +199,7 @@ def make_parts(base: StoreBase, opened: OpenedStore) -> StoreParts:
         watch=watch,
         flusher=flusher,
         topics=topics,
-        topic_calls=TopicCalls(store, *used),
+        topic_calls=TopicCalls(store, topics, readers, backlog, retries, flusher, checkpointer, worker),
         offsets=offsets,
         subscription_groups=SubscriptionGroups(worker, clock),
         groups=groups,
@@ -216,6 +217,7 @@ def make_parts(base: StoreBase, opened: OpenedStore) -> StoreParts:
         end_names=end_names,
         cancelling=cancelling,
         replacing=replacing,
+        schedules=schedules,
         retry_ending=retry_ending,
         surveyor=surveyor,
         backlog=backlog,
@@ -256,12 +258,14 @@ def _make_retries(base: StoreBase, store: Store, groups: GroupRegistry) -> Waiti
 
 def _make_pending(
     base: StoreBase, store: Store, finder: MessageFinder, flusher: Flusher, retries: WaitingRetries, end_names: EndNamer
-) -> tuple[MessageCanceller, MessageReplacer, RetryResolver]:
+) -> tuple[MessageCanceller, MessageReplacer, ScheduleKeeper, RetryResolver]:
     search, turns, metrics = LogSearch(store, finder), base.turns, base.metrics
+    keys = UpsertKeys(search, turns)
     targets = PendingTargets(store.log, store.lanes, store.queues.deletions, search, turns)
-    replacing = MessageReplacer(store, targets, UpsertKeys(search, turns), flusher, turns, metrics, end_names)
+    replacing = MessageReplacer(store, targets, keys, flusher, turns, metrics, end_names)
     ending = RetryResolver(store.lanes, store.gate, store.clock, retries, replacing, flusher, turns)
-    return MessageCanceller(store, targets, flusher, metrics), replacing, ending
+    schedules = ScheduleKeeper(store, keys, replacing, flusher, shard=base.settings.shard)
+    return MessageCanceller(store, targets, flusher, metrics), replacing, schedules, ending
 
 
 def _make_exporter(base: StoreBase, store: Store) -> Exporter:

@@ -13,6 +13,7 @@ from duetime.v1 import (
     leases_pb2,
     message_pb2,
     pending_pb2,
+    schedules_pb2,
     store_pb2,
     store_pb2_grpc,
     subscriptions_pb2,
@@ -57,6 +58,7 @@ Answer = TypeVar(
     store_pb2.RestoreResponse,
     store_pb2.SettleResponse,
 )
+Published = TypeVar("Published")
 AnyPull = gateway_pb2.PullRequest | gateway_pb2.PullQueuesRequest
 
 
@@ -74,6 +76,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self._due = DueEntries(parts.reader, self._kept, parts.metrics)
         self._cancelling = parts.cancelling
         self._replacing = parts.replacing
+        self._schedules = parts.schedules
         self._retry_ending = parts.retry_ending
         self._flusher = parts.flusher
         self._checkpointer = parts.checkpointer
@@ -166,14 +169,20 @@ class StoreService(store_pb2_grpc.StoreServicer):
         return response
 
     async def Cancel(self, request: pending_pb2.CancelRequest, context: Any) -> pending_pb2.CancelResponse:
-        response = await self._cancelling.cancel(request)
-        self._checkpointer.published()
-        return response
+        return self._published(await self._cancelling.cancel(request))
 
     async def Replace(self, request: store_pb2.ReplaceRequest, context: Any) -> store_pb2.ReplaceResponse:
-        response = await self._replacing.replace(request)
-        self._checkpointer.published()
-        return response
+        return self._published(await self._replacing.replace(request))
+
+    async def PutSchedule(
+        self, request: store_pb2.PutStoredScheduleRequest, context: Any
+    ) -> schedules_pb2.PutScheduleResponse:
+        return self._published(await self._schedules.put(request))
+
+    async def ChangeSchedule(
+        self, request: store_pb2.ChangeScheduleRequest, context: Any
+    ) -> store_pb2.ChangeScheduleResponse:
+        return self._published(await self._schedules.change(request))
 
     async def ListPending(
         self, request: pending_pb2.ListPendingRequest, context: Any
@@ -233,6 +242,11 @@ class StoreService(store_pb2_grpc.StoreServicer):
         if durable is not None:
             await durable
             self._checkpointer.published()
+
+    def _published(self, answer: Published) -> Published:
+        """The answer of a call that has published records."""
+        self._checkpointer.published()
+        return answer
 
     def _fill(self, response: Answer, outcome: PutOutcome) -> Answer:
         """Fills in the fields common to all answers."""
@@ -431,9 +445,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
     async def EndRetries(
         self, request: store_pb2.EndStoredRetriesRequest, context: Any
     ) -> store_pb2.EndStoredRetriesResponse:
-        response = await self._retry_ending.end(request)
-        self._checkpointer.published()
-        return response
+        return self._published(await self._retry_ending.end(request))
 
     async def DeleteGroup(
         self, request: consumer_pb2.DeleteGroupRequest, context: Any
@@ -472,19 +484,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         return await listing.list_topics(self._turns, self._store.queues, request.names)
 
     async def Describe(self, request: store_pb2.DescribeRequest, context: Any) -> store_pb2.DescribeResponse:
-        store = self._store
-        return store_pb2.DescribeResponse(
-            shard=self._shard,
-            store_host=self.store_host,
-            delay_levels_ms=store.levels.delays_ms,
-            segment_bytes=store.log.segment_bytes,
-            read_only=bool(store.read_only_reason),
-            now_ms=store.clock.now_ms(),
-            min_position=store.log.min_position,
-            max_position=store.published_end,
-            refusal=next((refusal.text for refusal in store.gate.refusals()), ""),
-            timer_lane_count=store.timer_lane_count,
-        )
+        return listing.describe(self._store, self._shard, self.store_host)
 
     async def ListLanes(self, request: gateway_pb2.ListLanesRequest, context: Any) -> gateway_pb2.ListLanesResponse:
         refuse(within("ahead_ms", request.ahead_ms, 0, limits.LANES_AHEAD_MS_MAX))

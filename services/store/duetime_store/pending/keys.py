@@ -1,4 +1,4 @@
-"""The pending messages sent with `replace`: one at most for each topic and key.
+"""The pending messages sent with `replace`, and occurrences of schedules: one at most for each topic and key.
 
 Each of them replaces its predecessor, if that is still pending, in the same record. So of all records of a lane for any
 time with DT_UPSERT, a topic and a key, only the newest can be pending. It is found like any key, in the index and in
@@ -34,6 +34,8 @@ class Upsert(NamedTuple):
     message_id: str
     # The limit set by max_wait.
     latest_due_at_ms: int
+    # Whether it is the occurrence of a schedule.
+    is_schedule: bool = False
 
 
 class SearchedKey(SearchedWord):
@@ -55,7 +57,8 @@ class SearchedKey(SearchedWord):
         if seen.properties.get(record.KEYS, "") != self.word:
             return
         self._position = found.position
-        self.newest = Upsert(lane, found.queue_offset, seen.id, latest)
+        is_schedule = record.SCHEDULE in seen.properties
+        self.newest = Upsert(lane, found.queue_offset, seen.id, latest, is_schedule)
 
     @property
     def is_done(self) -> bool:

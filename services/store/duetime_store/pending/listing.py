@@ -26,11 +26,13 @@ from duetime_format.errors import within
 from duetime_format.lanes import LanePlace, is_timer_lane
 from duetime_format.names import is_group_topic
 from duetime_format.properties import as_text, decode_properties
+from duetime_format.schedules import pending_schedule
 from duetime_format.units import FILLER_SIZE, Ints, Mask, Units
 
 from duetime_store.counting.ledger import Ledger
 from duetime_store.lanes.lane import PENDING, PendingRows, ShardLane
 from duetime_store.lanes.lanes import ShardLanes
+from duetime_store.pending.rules import add_policies, shown_rule
 from duetime_store.reading.messages import set_due, stored_message
 from duetime_store.reading.reader import Reader
 from duetime_store.reading.turns import ScanTurns, YieldingScan
@@ -131,6 +133,7 @@ class _ListFilter:
     key: str
     crc: int
     before_ms: int
+    schedules_only: bool = False
 
     @property
     def is_filtered(self) -> bool:
@@ -145,7 +148,10 @@ class _ListFilter:
             matching &= (rows.keys == self.crc) | (rows.keys == SEVERAL_KEYS)
         return matching
 
-    def matches(self, topic: str, keys: Sequence[str]) -> bool:
+    def matches(self, found: PendingMessage) -> bool:
+        topic, keys = found.message.topic, found.message.keys
+        if self.schedules_only and not found.HasField("schedule"):
+            return False
         return self.name in ("", topic) and (not self.key or self.key in keys)
 
 
@@ -184,7 +190,8 @@ class PendingList:
         refuse(violations)
         start = Spot.of(request.page_token) if request.page_token else Spot(-_TIME_END, 0, -1)
         topic = self._ledger.numbers.find(asked.topic.encode()) if asked.topic else None
-        wanted = _ListFilter(asked.topic, topic, asked.key, zlib.crc32(asked.key.encode()), before_ms)
+        crc = zlib.crc32(asked.key.encode())
+        wanted = _ListFilter(asked.topic, topic, asked.key, crc, before_ms, request.schedules_only)
         return request.max_count or limits.PENDING_COUNT_DEFAULT, max(start, Spot(asked.due_from_ms, 0, -1)), wanted
 
     async def _fill(self, page: "_ListPage", scans: list[_Scan], wanted: _ListFilter, walk: YieldingScan) -> None:
@@ -289,7 +296,7 @@ class _ListPage:
 
     def add(self, spot: Spot, found: PendingMessage, wanted: _ListFilter) -> bool:
         """Adds a message if it matches. False: the page is full, and it was not added."""
-        if wanted.matches(found.message.topic, found.message.keys):
+        if wanted.matches(found):
             if self._omit_bodies:
                 found.message.body = b""
             size = found.ByteSize()
@@ -348,7 +355,11 @@ def _message(found: record.Record, spot: Spot) -> PendingMessage:
     message.delay_level = 0 if is_timer_lane(spot.lane) else spot.lane
     history = properties.get(record.ATTEMPTS, "") if is_group_topic(message.topic) else ""
     attempts = failed_attempts(histories.decode(history)) if history else ()
-    return PendingMessage(message=message, lane=spot.lane, attempts=attempts)
+    pending = PendingMessage(message=message, lane=spot.lane, attempts=attempts)
+    if (schedule := pending_schedule(found.properties)) is not None:
+        pending.schedule.CopyFrom(shown_rule(schedule))
+        add_policies(pending.schedule.message, properties)
+    return pending
 
 
 def _by_lane(spots: Sequence[Spot]) -> Iterator[list[Spot]]:

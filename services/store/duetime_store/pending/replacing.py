@@ -15,17 +15,28 @@ from zlib import crc32
 
 import numpy as np
 from duetime.v1 import message_pb2, pending_pb2, store_pb2
-from duetime_core.errors import DataLoss, DueTimeError, IdReused, InvalidArgument, MessageEnded, Unsupported, Violation
+from duetime_core.errors import (
+    AlreadyExists,
+    DataLoss,
+    DueTimeError,
+    IdReused,
+    InvalidArgument,
+    MessageEnded,
+    Unsupported,
+    Violation,
+)
 from duetime_core.rpc.calls import fault_of
 from duetime_format import record
 from duetime_format.columns import entry_of
 from duetime_format.errors import DamagedBytes
 from duetime_format.lanes import is_timer_lane, lane_of, place_of
-from duetime_format.limits import REPLACE_COUNT_MAX
+from duetime_format.limits import REPLACE_COUNT_MAX, SCHEDULE_BODY_BYTES_MAX
 from duetime_format.names import HALF_TOPIC
 from duetime_format.properties import decode_properties
 from duetime_format.record import Record
 from duetime_format.replacing import LATEST_MAX, RequestedDueTime, asked_by, latest_of, replacing, request_of, with_body
+from duetime_format.schedules import pending_schedule, schedule_of
+from duetime_format.texts import shown
 from duetime_format.units import due_of
 
 from duetime_store.lanes.lane import PENDING, RESTORED, ShardLane
@@ -39,6 +50,7 @@ from duetime_store.reading.turns import ScanTurns
 from duetime_store.writing.ended import EndedEntry, UnsureEnd
 from duetime_store.writing.ends import replace, state_of
 from duetime_store.writing.flusher import Flusher
+from duetime_store.writing.occurrences import StagedOccurrence
 from duetime_store.writing.repeats import prepared_before
 from duetime_store.writing.staging import OK
 from duetime_store.writing.store import Store
@@ -78,6 +90,7 @@ class MessageReplacer:
         self._end_names = end_names
         # Due times of staged, unpublished entries, whose units do not have them yet.
         self._staged: dict[Place, int] = {}
+        store.occurrences.note = self.note_occurrence
 
     async def replace(self, request: store_pb2.ReplaceRequest) -> store_pb2.ReplaceResponse:
         """Performs the replacements of each key and of each message in order; durable on return.
@@ -210,9 +223,12 @@ class MessageReplacer:
         return self._give_due(job, verdict.lane, verdict.entry)
 
     def _give_due(self, job: RescheduleJob, lane: ShardLane, entry: int) -> Result:
-        known = self._read(lane, entry)
+        known = self.read(lane, entry)
         if job.request_id and request_of(known.properties) == job.request_id:
             return _again(lane.number, entry, self._due_at_ms(lane.number, entry), job.asked)
+        if job.body is not None and len(job.body) > SCHEDULE_BODY_BYTES_MAX and pending_schedule(known.properties):
+            text = f"{len(job.body)} bytes exceed the limit of a schedule, {SCHEDULE_BODY_BYTES_MAX}"
+            raise InvalidArgument([Violation("reschedule.body", text)])
         found = known if job.body is None else with_body(known, job.body)
         due_at_ms = self._due_at_ms(lane.number, entry)
         is_as_asked = not job.asked.is_delay and is_timer_lane(lane.number) and asked_by(known.properties) == job.asked
@@ -222,18 +238,16 @@ class MessageReplacer:
         latest = latest_of(known.properties)
         properties = decode_properties(known.properties)
         name = properties.get(record.REAL_TOPIC, ""), properties.get(record.KEYS, "")
-        return self._put(found, job.asked, (lane.number, entry), latest, name, job.request_id)
+        return self.put(found, job.asked, (lane.number, entry), latest, name, job.request_id)
 
     def hasten(self, lane: ShardLane, entry: int) -> message_pb2.Fault | None:
         """Stages the record of a pending entry once more, due now. Returns the fault if it can't; None: it is
         staged."""
         try:
-            result = self._put(
-                self._read(lane, entry), RequestedDueTime(0, is_delay=True), (lane.number, entry), None, ("", "")
-            )
+            self.put(self.read(lane, entry), RequestedDueTime(0, is_delay=True), (lane.number, entry), None, ("", ""))
         except DueTimeError as error:
             return fault_of(error)
-        return result.fault if result.HasField("fault") else None
+        return None
 
     def _done_before(self, job: RescheduleJob) -> Result | None:
         """The answer to a reschedule that was carried out before, and has been restored since; None: it is a new
@@ -242,14 +256,15 @@ class MessageReplacer:
             if not copy.lane or state_of(self._lanes, copy.lane, copy.entry) != RESTORED:
                 continue
             try:
-                known = self._read(self._lanes[copy.lane], copy.entry)
+                known = self.read(self._lanes[copy.lane], copy.entry)
             except DataLoss:
                 continue
             if request_of(known.properties) == job.request_id:
                 return _again(copy.lane, copy.entry, self._due_at_ms(copy.lane, copy.entry), job.asked)
         return None
 
-    def _read(self, lane: ShardLane, entry: int) -> Record:
+    def read(self, lane: ShardLane, entry: int) -> Record:
+        """The record of a published entry. Raises: DataLoss."""
         position, size, _ = lane.units(np.array([entry]))[0].item()
         try:
             return record.decode(self._store.read_record(position, size))
@@ -268,6 +283,8 @@ class MessageReplacer:
             return None
         if old is not None and state_of(self._lanes, old.lane, old.entry) != PENDING:
             old = None
+        if old is not None and old.is_schedule:
+            raise name_taken(*job.name, "a schedule has it as its name")
         first = self._store.first_copies(job.intake, [0]).get(0)
         if first is not None:
             return self._repeated(first, job)
@@ -281,10 +298,9 @@ class MessageReplacer:
         )
         asked = job.asked if job.asked.due_at_ms(now_ms) <= latest else RequestedDueTime(latest, is_delay=False)
         place = None if old is None else (old.lane, old.entry)
-        result = self._put(job.record, asked, place, latest, job.name)
-        if not result.HasField("fault"):
-            result.was_past = not job.asked.is_delay and job.asked.value < result.due_at_ms
-            result.replaced_id = "" if old is None else old.message_id
+        result = self.put(job.record, asked, place, latest, job.name)
+        result.was_past = not job.asked.is_delay and job.asked.value < result.due_at_ms
+        result.replaced_id = "" if old is None else old.message_id
         return result
 
     def _repeated(self, first: FirstCopy, job: UpsertJob) -> Result | None:
@@ -332,13 +348,13 @@ class MessageReplacer:
 
     def _as_sent(self, lane: int, entry: int) -> tuple[Record, Record | None]:
         """The record of an upsert as it was sent, before any reschedules, and that of the message that it replaced."""
-        found = self._read(self._lanes[lane], entry)
+        found = self.read(self._lanes[lane], entry)
         for _ in range(CHAIN_MAX):
             place = entry_of(found)
             if place is None or place[0] not in self._lanes:
                 break
             try:
-                before = self._read(self._lanes[place[0]], place[1])
+                before = self.read(self._lanes[place[0]], place[1])
             except DataLoss:
                 # It left the log.
                 break
@@ -354,7 +370,7 @@ class MessageReplacer:
         unit = self._lanes[number].units(np.array([entry]))[0]
         return due_of(int(unit["tags"])) if staged is None else staged
 
-    def _put(
+    def put(
         self,
         found: Record,
         asked: RequestedDueTime,
@@ -363,7 +379,11 @@ class MessageReplacer:
         name: Name,
         request_id: str = "",
     ) -> Result:
-        """Stages the record, and the end of the entry that it replaces."""
+        """Stages the record, and the end of the entry that it replaces. `latest`: None if its name is no upsert's.
+
+        Raises:
+            DueTimeError: the record is rejected.
+        """
         topic, queue = place_of(self._lane_for(found, place))
         entry = None if place is None else (*place, self._due_at_ms(*place))
         try:
@@ -372,15 +392,24 @@ class MessageReplacer:
             raise InvalidArgument([Violation("record", "its properties leave no room")]) from error
         outcome = replace(self._store, encoded, place)
         if outcome.statuses != [OK]:
-            return Result(fault=fault_of(outcome.error_of(0)))
+            raise outcome.error_of(0)
         lane = lane_of(topic, queue)
         assert lane is not None
         new, due_at_ms = (lane, outcome.queue_offsets[0]), outcome.due_at_ms[0]
+        upsert = None
+        if latest is not None:
+            upsert = name, Upsert(*new, _id_of(found), latest, schedule_of(found.properties) is not None)
+        self._note(new, due_at_ms, upsert, place)
+        result = Result(status=RESCHEDULED, lane=lane, entry=new[1], due_at_ms=due_at_ms, stored_bytes=len(found.body))
+        result.was_past = not asked.is_delay and asked.value < due_at_ms
+        return result
+
+    def _note(self, new: Place, due_at_ms: int, upsert: tuple[Name, Upsert] | None, place: Place | None = None) -> None:
+        """Notes a staged entry until its batch is published, and the entry that it replaces."""
         self._staged[new] = due_at_ms
         if place is not None:
             self._targets.replacing.add(place)
-        message_id = _id_of(found)
-        settle_key = None if latest is None else self._keys.stage(name, Upsert(*new, message_id, latest))
+        settle_key = None if upsert is None else self._keys.stage(*upsert)
 
         def settle(durable: bool) -> None:
             self._staged.pop(new, None)
@@ -390,9 +419,15 @@ class MessageReplacer:
                 settle_key(durable)
 
         self._store.staged.settles.append(settle)
-        result = Result(status=RESCHEDULED, lane=lane, entry=new[1], due_at_ms=due_at_ms, stored_bytes=len(found.body))
-        result.was_past = not asked.is_delay and asked.value < due_at_ms
-        return result
+
+    def note_occurrence(self, one: StagedOccurrence) -> None:
+        """Notes an occurrence that a restore has staged: no change of its schedule is judged by an older one."""
+        newest = Upsert(one.lane, one.entry, one.message_id, LATEST_MAX, is_schedule=True)
+        self._note((one.lane, one.entry), one.due_at_ms, ((one.topic, one.name), newest), one.replaced)
+
+    def is_staged(self, place: Place) -> bool:
+        """Whether an entry is staged by a replacement, or by a restore, and not published."""
+        return place in self._staged
 
     def _lane_for(self, found: Record, place: Place | None) -> int:
         """The lane for any time of a record: the one that it names, or is in already, else by its id."""
@@ -403,6 +438,11 @@ class MessageReplacer:
         if not numbers:
             raise Unsupported([Violation("lane", "this shard has no lane for any time (setting timer_lanes)")])
         return numbers[crc32(found.properties) % len(numbers)]
+
+
+def name_taken(topic: str, key: str, reason: str) -> AlreadyExists:
+    """The error for a key that a schedule and a pending message would share."""
+    return AlreadyExists(f"key {shown(key)} of topic {topic} is in use: {reason}", reason="KEY_TAKEN")
 
 
 def _label(asked: store_pb2.Replacement, result: Result) -> str:

@@ -1,4 +1,5 @@
-"""Answers that list topics, queues, groups or lanes, made in steps: 100,000 queues at once would block the loop."""
+"""Answers that describe the shard, or list topics, queues, groups or lanes. Lists are made in steps: 100,000 queues at
+once would block the loop."""
 
 from collections.abc import Collection, Iterable
 
@@ -11,9 +12,26 @@ from duetime_store.lanes.lane import ShardLane
 from duetime_store.lanes.lanes import ShardLanes
 from duetime_store.queues.queues import Queues
 from duetime_store.reading.turns import ScanTurns
+from duetime_store.writing.store import Store
 
 # RocketMQ's permissions of a topic.
 READ_WRITE = 6
+
+
+def describe(store: Store, shard: int, store_host: bytes) -> store_pb2.DescribeResponse:
+    """The shard and its state."""
+    return store_pb2.DescribeResponse(
+        shard=shard,
+        store_host=store_host,
+        delay_levels_ms=store.levels.delays_ms,
+        segment_bytes=store.log.segment_bytes,
+        read_only=bool(store.read_only_reason),
+        now_ms=store.clock.now_ms(),
+        min_position=store.log.min_position,
+        max_position=store.published_end,
+        refusal=next((refusal.text for refusal in store.gate.refusals()), ""),
+        timer_lane_count=store.timer_lane_count,
+    )
 
 
 async def list_queues(turns: ScanTurns, queues: Queues, topic: str) -> store_pb2.ListQueuesResponse:

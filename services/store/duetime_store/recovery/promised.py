@@ -9,6 +9,7 @@ the entry gets the same place again. Whether a reader saw it is unknown and does
     a later plan gives the entry another place     likewise
     the place holds another record                 the entry had not got it
     the entry is not due                           it had no place yet
+    a schedule has a next occurrence               its record is not readable before its flush
 
 "Due" is by the shard's clock. If that was set back since, it advances to the time of the plan, at most PLAN_MS_MAX
 after the log's latest time: the start alone has taken longer.
@@ -30,6 +31,7 @@ from duetime_format.units import UNIT_TYPE, dues_of
 from duetime_store.lanes.lane import PENDING, ShardLane
 from duetime_store.log.intake import Intake, parse
 from duetime_store.queues.consumequeue import ConsumeQueue
+from duetime_store.writing.occurrences import has_next
 from duetime_store.writing.staging import OK
 from duetime_store.writing.store import Store
 
@@ -98,7 +100,8 @@ def _keep(store: Store, one: _PromisedEntry) -> bool:
         intake = parse(restore(PulledEntry(lane.number, one.entry, due_at_ms, store.read_record(position, size))))
     except (DamagedBytes, UnrestorableEntry):
         return False
-    if intake.keys != [one.key]:
+    if intake.keys != [one.key] or has_next(intake, lane, store.clock.now_ms()):
+        # The flush with a next occurrence has a record without a promise: no reader has seen any of it.
         return False
     queue = store.queues.get_bytes(*one.key)
     if queue.next_offset == one.offset:

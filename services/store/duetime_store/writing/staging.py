@@ -119,6 +119,8 @@ class FlushBatch:
     settles: list[Callable[[bool], None]] = field(default_factory=list)
     # Index keys of its records, put by put.
     keys: list[Part] = field(default_factory=list)
+    # Whether it has next occurrences of schedules, on which later records rely.
+    is_chained: bool = False
     # Records with places from these promises.
     promised_count: int = 0
     promises: list[Promise] = field(default_factory=list)
@@ -145,8 +147,9 @@ class FlushBatch:
 
     @property
     def changes_units(self) -> bool:
-        """Whether it rewrites published units: a power cut that keeps these must keep the records too."""
-        return bool(self.moved or self.ended or self.marks)
+        """Whether it rewrites published units, or later records rely on it: a power cut that keeps these must keep its
+        records too."""
+        return bool(self.moved or self.ended or self.marks or self.is_chained)
 
     @property
     def is_promised(self) -> bool:

@@ -37,6 +37,7 @@ from duetime_store.writing.batches import among, faults_of, marks_of, refuse_par
 from duetime_store.writing.closing import ClosedTopics
 from duetime_store.writing.faults import RecordLimits, restored_faults, sent_faults
 from duetime_store.writing.indexed import IndexedJournals
+from duetime_store.writing.occurrences import OccurrenceStager
 from duetime_store.writing.originals import Originals
 from duetime_store.writing.promises import Promises
 from duetime_store.writing.repeats import Repeats, answer_twins, find_twins
@@ -79,6 +80,7 @@ class Store:
         self.ledger = ledger
         self.new_keys = NewKeys(log.end) if settings.index else NewKeys(log.end, 0)
         self.originals = Originals(log, self._refusal)
+        self.occurrences = OccurrenceStager(recent, log.record_bytes_max)
         self.lanes = ShardLanes()
         self.halves = HalfQueue(queues)
         self.repeats = Repeats(history, recent, clock, queues.deletions, self.lanes, self.halves)
@@ -88,8 +90,7 @@ class Store:
         self.journal = Journal()
         self.indexed = IndexedJournals(queues, log)
         self._events_undone = False
-        self.undone_count = 0  # how often staged records were taken back
-        self.quarantined_count = 0
+        self.undone_count = self.quarantined_count = 0  # how often staged records were taken back
         self._waiting_bytes_max = settings.waiting_bytes_max
         self.promises = Promises(clock.monotonic_ms)
         log.published_end = log.end
@@ -285,7 +286,7 @@ class Store:
     ) -> None:
         stored = PutOutcome([], stored_at_ms=outcome.stored_at_ms)
         taken = intake if len(chosen) == intake.count else intake.only(chosen)
-        self._stage(taken, stored)
+        self._staged.is_chained |= self.occurrences.stage(self._stage, taken, stored, lane)
         if chosen[-1] - chosen[0] < len(chosen):
             run = slice(chosen[0], chosen[-1] + 1)
             outcome.statuses[run], outcome.queue_offsets[run] = [OK] * len(chosen), stored.queue_offsets
@@ -293,8 +294,7 @@ class Store:
             for index, offset in zip(chosen, stored.queue_offsets, strict=True):
                 outcome.statuses[index], outcome.queue_offsets[index] = OK, offset
         lane.stage(entries, units)
-        dues = units["tags"].astype(np.int64)
-        self._staged.restored.append(self.ledger.leaving(lane, taken, entries, dues))
+        self._staged.restored.append(self.ledger.leaving(lane, taken, entries, units["tags"].astype(np.int64)))
         queues = [self.queues.get_bytes(*key) for key in taken.keys]
         if kept := self.promises.keep(lane, queues, taken.key_of, entries, stored.queue_offsets):
             self._staged.promises += kept

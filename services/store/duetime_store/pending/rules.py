@@ -1,0 +1,177 @@
+"""Schedules between the contract's form and the stored one."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from secrets import token_hex
+
+from duetime.v1 import message_pb2, schedules_pb2
+from duetime_core.errors import Violation, refuse
+from duetime_core.rpc import retry_policy
+from duetime_format import limits, record
+from duetime_format.admission import is_word
+from duetime_format.errors import within
+from duetime_format.levels import DELAY_MS_MAX
+from duetime_format.properties import decode_properties, number_of
+from duetime_format.record import Record
+from duetime_format.schedules import ALL, ONE, SKIP, StoredSchedule
+from duetime_format.texts import shown
+
+from duetime_store.writing.occurrences import time_after
+
+Schedule = schedules_pb2.Schedule
+SEED_BYTES = 4
+
+_MISSED = {
+    schedules_pb2.MISSED_POLICY_UNSPECIFIED: ONE,
+    schedules_pb2.MISSED_POLICY_SKIP: SKIP,
+    schedules_pb2.MISSED_POLICY_ONE: ONE,
+    schedules_pb2.MISSED_POLICY_ALL: ALL,
+}
+_GAPS = {
+    schedules_pb2.GAP_POLICY_UNSPECIFIED: "end",
+    schedules_pb2.GAP_POLICY_END: "end",
+    schedules_pb2.GAP_POLICY_SKIP: "skip",
+}
+_FOLDS = {
+    schedules_pb2.FOLD_POLICY_UNSPECIFIED: "first",
+    schedules_pb2.FOLD_POLICY_FIRST: "first",
+    schedules_pb2.FOLD_POLICY_BOTH: "both",
+}
+_MISSED_BACK = {text: number for number, text in _MISSED.items()}
+_GAPS_BACK = {text: number for number, text in _GAPS.items()}
+_FOLDS_BACK = {text: number for number, text in _FOLDS.items()}
+
+
+def asked_schedule(asked: Schedule, now_ms: int) -> StoredSchedule:
+    """A schedule to put, made now, with its first planned time.
+
+    Raises:
+        InvalidArgument: with all violations.
+    """
+    found = list(_violations(asked))
+    refuse(found)
+    seed = token_hex(SEED_BYTES)
+    rule = StoredSchedule(
+        name=asked.name,
+        missed=_MISSED[asked.missed],
+        made_at_ms=now_ms,
+        seed=seed,
+        **_times(asked, now_ms),  # type: ignore[arg-type]
+    )
+    field = asked.WhichOneof("times")
+    try:
+        planned = time_after(rule, now_ms)
+    except ValueError as error:
+        refuse([Violation("schedule.cron", str(error))])
+        raise
+    if planned is None:
+        refuse([Violation(f"schedule.{field}", "none of its times is ahead")])
+    assert planned is not None
+    refuse(within(f"schedule.{field}", planned - now_ms, 1, DELAY_MS_MAX - 86_400_000))
+    return replace(rule, planned=planned)
+
+
+def _violations(asked: Schedule) -> Iterator[Violation]:
+    if not is_word(asked.name) or len(asked.name) > limits.SCHEDULE_NAME_CHARS_MAX:
+        text = f"{shown(asked.name)} is not 1 to {limits.SCHEDULE_NAME_CHARS_MAX} characters without blanks"
+        yield Violation("schedule.name", text)
+    if asked.missed not in _MISSED:
+        yield Violation("schedule.missed", f"{asked.missed} is not a policy")
+    match asked.WhichOneof("times"):
+        case "every":
+            yield from within(
+                "schedule.every.every_ms", asked.every.every_ms, limits.SCHEDULE_EVERY_MS_MIN, DELAY_MS_MAX
+            )
+            yield from within("schedule.every.start_at_ms", asked.every.start_at_ms, 0, 10**13 - 1)
+        case "at":
+            yield from within("schedule.at.at_ms", len(asked.at.at_ms), 1, limits.SCHEDULE_TIMES_MAX)
+            for at_ms in asked.at.at_ms[: limits.SCHEDULE_TIMES_MAX]:
+                yield from within("schedule.at.at_ms", at_ms, 1, 10**13 - 1)
+        case "cron":
+            yield from _cron_violations(asked.cron)
+        case _:
+            yield Violation("schedule.times", "none of every, at and cron is set")
+
+
+def _cron_violations(rule: schedules_pb2.CronRule) -> Iterator[Violation]:
+    if not 1 <= len(rule.expression) <= limits.CRON_CHARS_MAX:
+        text = f"{len(rule.expression)} characters are not 1 to {limits.CRON_CHARS_MAX}"
+        yield Violation("schedule.cron.expression", text)
+    if len(rule.zone) > limits.ZONE_CHARS_MAX:
+        yield Violation("schedule.cron.zone", f"{len(rule.zone)} characters are above {limits.ZONE_CHARS_MAX}")
+    if rule.in_gap not in _GAPS:
+        yield Violation("schedule.cron.in_gap", f"{rule.in_gap} is not a policy")
+    if rule.in_fold not in _FOLDS:
+        yield Violation("schedule.cron.in_fold", f"{rule.in_fold} is not a policy")
+
+
+def _times(asked: Schedule, now_ms: int) -> dict[str, object]:
+    if asked.HasField("every"):
+        return {"every_ms": asked.every.every_ms, "start_at_ms": asked.every.start_at_ms or now_ms}
+    if asked.HasField("at"):
+        return {"at_ms": tuple(sorted(set(asked.at.at_ms)))}
+    rule = asked.cron
+    return {
+        "cron": rule.expression,
+        "zone": rule.zone or "UTC",
+        "in_gap": _GAPS[rule.in_gap],
+        "in_fold": _FOLDS[rule.in_fold],
+    }
+
+
+def shown_rule(stored: StoredSchedule) -> Schedule:
+    """A stored schedule in the contract's form, without its message and its occurrence."""
+    answer = Schedule(
+        name=stored.name,
+        missed=_MISSED_BACK.get(stored.missed, schedules_pb2.MISSED_POLICY_ONE),
+        version=stored.version,
+        created_at_ms=stored.made_at_ms,
+        paused=stored.paused,
+        pause_reason=stored.fault,
+    )
+    if stored.planned and not stored.paused:
+        answer.next_at_ms.append(stored.planned)
+    if stored.every_ms:
+        answer.every.every_ms, answer.every.start_at_ms = stored.every_ms, stored.start_at_ms
+    elif stored.at_ms:
+        answer.at.at_ms.extend(stored.at_ms)
+    elif stored.cron:
+        answer.cron.expression, answer.cron.zone = stored.cron, stored.zone
+        answer.cron.in_gap = _GAPS_BACK.get(stored.in_gap, schedules_pb2.GAP_POLICY_END)
+        answer.cron.in_fold = _FOLDS_BACK.get(stored.in_fold, schedules_pb2.FOLD_POLICY_FIRST)
+    return answer
+
+
+def shown_message(found: Record) -> message_pb2.Message:
+    """The message of a schedule, from the record of an occurrence."""
+    properties = decode_properties(found.properties)
+    message = message_pb2.Message(
+        topic=properties.get(record.REAL_TOPIC, ""),
+        body=found.body,
+        properties={name: value for name, value in properties.items() if name not in record.RESERVED_PROPERTIES},
+        tags=properties.get(record.TAGS, ""),
+        flag=found.flag,
+    )
+    add_policies(message, properties)
+    return message
+
+
+def add_policies(message: message_pb2.Message, properties: Mapping[str, str]) -> None:
+    """Adds the retry policy and the expiry: stored messages do not show them as they were sent."""
+    if text := properties.get(record.RETRY):
+        message.retry.CopyFrom(retry_policy.parse(text))
+    message.expires_ms = number_of(properties.get(record.EXPIRES)) or 0
+
+
+def times_ahead(stored: StoredSchedule, count: int) -> list[int]:
+    """The planned times of the next `count` occurrences; fewer if there are no more."""
+    times = [] if stored.paused else [stored.planned]
+    while times and len(times) < count:
+        try:
+            following = time_after(stored, times[-1])
+        except ValueError:
+            break
+        if following is None:
+            break
+        times.append(following)
+    return times

@@ -1,0 +1,292 @@
+"""Schedules: put, paused, resumed, deleted, run and shown.
+
+A schedule is its pending occurrence (adr/0077). A change finds that record by topic and name, and stores one that ends
+it and has the changed schedule. Judging and staging are one step of the store's only writer, as are a restore and its
+next occurrence: a change finds either this occurrence pending, or the next one.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from duetime.v1 import schedules_pb2, store_pb2
+from duetime_core.errors import (
+    AlreadyExists,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    Unavailable,
+    Violation,
+)
+from duetime_format import limits, record
+from duetime_format.lanes import is_timer_lane, lane_of
+from duetime_format.properties import VALUE_END, as_text, value_of
+from duetime_format.record import Record
+from duetime_format.replacing import DEFERRAL, LATEST_MAX, TRACING
+from duetime_format.schedules import StoredSchedule, occurrence_id, pending_schedule, with_schedule
+from duetime_format.texts import shown
+from duetime_format.units import dues_of
+
+from duetime_store.lanes.lane import CANCELLED, PENDING
+from duetime_store.log.intake import parse
+from duetime_store.pending.keys import Name, UpsertKeys
+from duetime_store.pending.replacing import MessageReplacer, name_taken
+from duetime_store.pending.rules import asked_schedule, shown_message, shown_rule, times_ahead
+from duetime_store.pending.targets import ROUNDS_MAX, Place
+from duetime_store.writing.ends import cancel, state_of
+from duetime_store.writing.flusher import Flusher
+from duetime_store.writing.occurrences import as_occurrence, paused, time_after, topic_of
+from duetime_store.writing.staging import DUPLICATE, OK
+from duetime_store.writing.store import Store
+
+Change = store_pb2.ScheduleChange
+Result = TypeVar("Result")
+_UNIQ_KEY, _KEYS, _SCHEDULE = (name.encode() for name in (record.UNIQ_KEY, record.KEYS, record.SCHEDULE))
+# Properties that differ between the occurrences of one schedule.
+_NOT_COMPARED = frozenset((*DEFERRAL, *(name.encode() for name in TRACING), _UNIQ_KEY, _SCHEDULE))
+
+
+class PendingOccurrence(NamedTuple):
+    """The pending occurrence of a schedule."""
+
+    lane: int
+    entry: int
+    due_at_ms: int
+    record: Record
+    schedule: StoredSchedule
+
+    @property
+    def place(self) -> Place:
+        return self.lane, self.entry
+
+
+class ScheduleKeeper:
+    """Serves PutSchedule and ChangeSchedule."""
+
+    def __init__(
+        self, store: Store, keys: UpsertKeys, replacing: MessageReplacer, flusher: Flusher, *, shard: int
+    ) -> None:
+        self._store = store
+        self._shard = shard
+        self._keys = keys
+        self._replacing = replacing
+        self._flusher = flusher
+
+    # --- putting ------------------------------------------------------------------------------------------------------
+
+    async def put(self, request: store_pb2.PutStoredScheduleRequest) -> schedules_pb2.PutScheduleResponse:
+        """Creates or changes a schedule; durable on return.
+
+        Raises:
+            InvalidArgument: a schedule or record that breaks rules.
+            AlreadyExists: another has the name, or a pending message its key.
+            ReadOnly, DiskFull, Stalled: the shard takes no sends now.
+        """
+        self._store.gate.check_send()
+        now_ms = self._store.clock.now_ms()
+        wanted = asked_schedule(request.schedule, now_ms)
+        found = self._asked_record(request.record, wanted.name)
+        keeps_start = not request.schedule.every.start_at_ms
+        name = topic_of(found), wanted.name
+
+        def act(old: PendingOccurrence | None) -> tuple[PendingOccurrence, bool, bool]:
+            if old is None:
+                return self._store_next(found, wanted, None), True, False
+            known = old.schedule
+            asked = replace(wanted, start_at_ms=known.start_at_ms) if keeps_start and known.every_ms else wanted
+            is_same_rule = asked.rule == known.rule
+            if is_same_rule and asked.missed == known.missed and _content(found) == _content(old.record):
+                return old, False, True
+            if request.create_only:
+                text = f"topic {name[0]} has another schedule {shown(name[1])}"
+                raise AlreadyExists(text, reason="SCHEDULE_EXISTS")
+            asked = replace(asked, made_at_ms=known.made_at_ms, seed=known.seed, version=known.version + 1)
+            if known.paused and not known.fault:
+                asked = paused(asked)
+            elif is_same_rule and not known.paused:
+                asked = replace(asked, planned=known.planned)
+            return self._store_next(found, asked, old.place), False, False
+
+        one, is_new, is_same = await self._on(name, act)
+        await self._flusher.durable()
+        stored_bytes = 0 if is_same else len(found.body)
+        answer = self._shown(one, 1)
+        return schedules_pb2.PutScheduleResponse(
+            schedule=answer, created=is_new, unchanged=is_same, stored_bytes=stored_bytes
+        )
+
+    def _asked_record(self, data: bytes, name: str) -> Record:
+        """Raises: InvalidArgument."""
+        if parse(data).count != 1:
+            raise InvalidArgument([Violation("record", "is not one record")])
+        found, faults = record.decode(data, check_crc=False), []
+        lane = lane_of(found.topic, found.queue)
+        if lane is None or not is_timer_lane(lane):
+            faults.append(Violation("record", f"goes to queue {found.queue} of {found.topic}, no lane for any time"))
+        if as_text(value_of(found.properties, _KEYS)) != name or not topic_of(found):
+            faults.append(Violation("record", "has another key than its schedule's name, or no destination"))
+        if len(found.body) > limits.SCHEDULE_BODY_BYTES_MAX or 3 * len(data) > self._store.log.record_bytes_max:
+            most = min(limits.SCHEDULE_BODY_BYTES_MAX, self._store.log.record_bytes_max // 3)
+            text = f"{len(found.body)} bytes are above {most}, the limit of a schedule on this shard"
+            faults.append(Violation("schedule.message.body", text))
+        if faults:
+            raise InvalidArgument(faults)
+        return found
+
+    # --- other changes ------------------------------------------------------------------------------------------------
+
+    async def change(self, request: store_pb2.ChangeScheduleRequest) -> store_pb2.ChangeScheduleResponse:
+        """Durable on return.
+
+        Raises:
+            NotFound: there is no such schedule.
+            FailedPrecondition: a paused one has no further time.
+            ReadOnly, DiskFull, Stalled: the shard takes no sends now.
+        """
+        name, change = (request.topic, request.name), request.change
+        if change not in (Change.SCHEDULE_CHANGE_UNSPECIFIED, Change.SCHEDULE_CHANGE_DELETE):
+            self._store.gate.check_send()
+        message_id = ""
+
+        def act(old: PendingOccurrence | None) -> PendingOccurrence:
+            nonlocal message_id
+            if old is None:
+                raise not_found(*name)
+            if change == Change.SCHEDULE_CHANGE_PAUSE:
+                return self._pause(old)
+            if change == Change.SCHEDULE_CHANGE_RESUME:
+                return self._resume(old)
+            if change == Change.SCHEDULE_CHANGE_DELETE:
+                lane = self._store.lanes[old.lane]
+                cancel(self._store, [(lane, np.array([old.entry]), np.array([old.due_at_ms]))])
+            elif change == Change.SCHEDULE_CHANGE_RUN:
+                message_id = self._run(old, request.request_id)
+            return old
+
+        one = await self._on(name, act)
+        if change != Change.SCHEDULE_CHANGE_UNSPECIFIED:
+            await self._flusher.durable()
+        return store_pb2.ChangeScheduleResponse(
+            schedule=self._shown(one, request.next_count or 1), message_id=message_id
+        )
+
+    def _pause(self, old: PendingOccurrence) -> PendingOccurrence:
+        if old.schedule.paused:
+            return old
+        changed = replace(paused(old.schedule), version=old.schedule.version + 1)
+        return self._store_next(old.record, changed, old.place)
+
+    def _resume(self, old: PendingOccurrence) -> PendingOccurrence:
+        if not old.schedule.paused:
+            return old
+        try:
+            planned = time_after(old.schedule, self._store.clock.now_ms())
+        except ValueError as error:
+            raise FailedPrecondition(str(error), reason="SCHEDULE_ENDED") from error
+        if planned is None:
+            text = f"schedule {shown(old.schedule.name)} has no further time"
+            raise FailedPrecondition(text, reason="SCHEDULE_ENDED")
+        known = old.schedule
+        changed = replace(known, planned=planned, paused=False, fault="", version=known.version + 1)
+        return self._store_next(old.record, changed, old.place)
+
+    def _run(self, old: PendingOccurrence, request_id: str) -> str:
+        """Stages an additional occurrence in its topic. Returns its id."""
+        now_ms, topic = self._store.clock.now_ms(), topic_of(old.record)
+        extra = replace(old.schedule, planned=now_ms, paused=False, fault="", extra=True)
+        salt = f"run {request_id}" if request_id else f"run {now_ms} {self._store.published_end} {old.entry}"
+        message_id = occurrence_id(topic, extra, salt)
+        properties = with_schedule(_own(old.record), extra, message_id)
+        queue = int(value_of(old.record.properties, record.REAL_QID.encode()) or 0)
+        sent = replace(
+            old.record,
+            topic=topic,
+            queue=queue,
+            properties=record.with_crc_mark(properties),
+            born_at_ms=now_ms,
+            prepared_transaction_offset=0,
+            queue_offset=0,
+            position=0,
+            stored_at_ms=0,
+        )
+        outcome = self._store.put(record.encode(sent))
+        if outcome.statuses[0] not in (OK, DUPLICATE):
+            raise outcome.error_of(0)
+        return message_id
+
+    # --- both ---------------------------------------------------------------------------------------------------------
+
+    async def _on(self, name: Name, act: Callable[[PendingOccurrence | None], Result]) -> Result:
+        """Performs an act on the pending occurrence of a name, in one step of the writer; None: there is none.
+
+        Raises:
+            AlreadyExists: a pending message has the name as its key.
+            Unavailable: other calls keep changing the schedule.
+        """
+        settled: Place | None = None
+        for _ in range(ROUNDS_MAX):
+            await self._keys.learn([name])
+            if not self._keys.knows(name):
+                continue
+            newest = self._keys.newest(name)
+            if newest is None:
+                return act(None)
+            place = newest.lane, newest.entry
+            state = state_of(self._store.lanes, *place)
+            if self._replacing.is_staged(place) or (state == CANCELLED and settled != place):
+                # A power cut might lose it, or its end, and keep a record that relies on it.
+                await self._flusher.durable()
+                settled = place
+                continue
+            if state != PENDING:
+                return act(None)
+            one = self._read(place)
+            if one is None:
+                raise name_taken(*name, "a pending message has it as its key")
+            return act(one)
+        raise Unavailable(f"other calls keep changing schedule {shown(name[1])}", reason="CONTENDED")
+
+    def _read(self, place: Place) -> PendingOccurrence | None:
+        """The occurrence in an entry; None: a message of another kind."""
+        lane = self._store.lanes[place[0]]
+        found = self._replacing.read(lane, place[1])
+        schedule = pending_schedule(found.properties)
+        due_at_ms = int(dues_of(lane.units(np.array([place[1]]))["tags"])[0])
+        return None if schedule is None else PendingOccurrence(*place, due_at_ms, found, schedule)
+
+    def _store_next(self, found: Record, schedule: StoredSchedule, place: Place | None) -> PendingOccurrence:
+        """Stages an occurrence, and the end of the one that it replaces."""
+        own, asked = as_occurrence(found, schedule, self._store.clock.now_ms())
+        if len(own.properties) + limits.SCHEDULE_SPARE_BYTES > limits.PROPERTIES_BYTES_MAX:
+            text = f"{len(own.properties)} bytes encoded leave no {limits.SCHEDULE_SPARE_BYTES} bytes"
+            raise InvalidArgument([Violation("schedule.message.properties", text)])
+        result = self._replacing.put(own, asked, place, LATEST_MAX, (topic_of(found), schedule.name))
+        return PendingOccurrence(result.lane, result.entry, result.due_at_ms, own, schedule)
+
+    def _shown(self, one: PendingOccurrence, count: int) -> schedules_pb2.Schedule:
+        answer = shown_rule(one.schedule)
+        answer.message.CopyFrom(shown_message(one.record))
+        answer.shard, answer.lane, answer.entry, answer.due_at_ms = self._shard, one.lane, one.entry, one.due_at_ms
+        answer.message_id = as_text(value_of(one.record.properties, _UNIQ_KEY))
+        del answer.next_at_ms[:]
+        answer.next_at_ms.extend(times_ahead(one.schedule, count))
+        return answer
+
+
+def not_found(topic: str, name: str) -> NotFound:
+    """The error for a schedule that does not exist."""
+    return NotFound(f"topic {shown(topic)} has no schedule {shown(name)}", reason="SCHEDULE_NOT_FOUND")
+
+
+def _own(found: Record) -> bytes:
+    """The properties of a schedule's record without those of its way."""
+    parts = found.properties.split(VALUE_END)
+    return VALUE_END.join(part for part in parts if part and part.split(b"\x01", 1)[0] not in DEFERRAL)
+
+
+def _content(found: Record) -> tuple[object, ...]:
+    """All that makes the message of a schedule."""
+    parts = found.properties.split(VALUE_END)
+    own = frozenset(part for part in parts if part and part.split(b"\x01", 1)[0] not in _NOT_COMPARED)
+    return found.body, found.flag, own

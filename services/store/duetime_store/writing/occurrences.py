@@ -1,0 +1,218 @@
+"""The next occurrences of schedules, staged in one step with the restored ones.
+
+    restored record of occurrence n ──▶ its schedule ──▶ the record of n + 1 ──▶ batch of the log: n + 1, n
+
+The two records of a batch are stored together or not at all (duetime_format.batches). So after a crash either n is
+pending and n + 1 does not exist, or n is restored and n + 1 is pending; recovery needs no rule for schedules.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple, cast
+
+import structlog
+from duetime_core.cron import InFold, InGap, cron_times
+from duetime_core.telemetry.defects import defect
+from duetime_format import record
+from duetime_format.columns import Ints, holds
+from duetime_format.lanes import TIMER_LANE_FIRST
+from duetime_format.levels import DELAY_MS_MAX
+from duetime_format.limits import BATCH_BYTES_MAX, SCHEDULE_LATE_MS_MAX
+from duetime_format.names import TIMER_TOPIC
+from duetime_format.properties import as_text, value_of
+from duetime_format.record import Record
+from duetime_format.replacing import LATEST_MAX, LaneEntry, RequestedDueTime, replacing
+from duetime_format.schedules import (
+    ALL,
+    NAME_ENDING,
+    SKIP,
+    StoredSchedule,
+    occurrence_id,
+    pending_schedule,
+    with_schedule,
+)
+
+from duetime_store.lanes.lane import ShardLane
+from duetime_store.log.intake import Intake, parse
+from duetime_store.log.recent import RecentIds
+from duetime_store.writing.staging import PutOutcome
+
+log = structlog.get_logger()
+
+FAULT_CHARS_MAX = 200
+# A paused occurrence waits this long: the longest delay, less a day for clocks that are set.
+PAUSE_MS = DELAY_MS_MAX - 86_400_000
+_TIMES_REMEMBERED_MAX = 16_384
+_REAL_TOPIC, _UNIQ_KEY = record.REAL_TOPIC.encode(), record.UNIQ_KEY.encode()
+
+
+class StagedOccurrence(NamedTuple):
+    """A staged, unpublished occurrence."""
+
+    topic: str
+    name: str
+    message_id: str
+    lane: int
+    entry: int
+    due_at_ms: int
+    # The lane and entry of the occurrence that it replaces.
+    replaced: tuple[int, int] | None = None
+
+
+def time_after(schedule: StoredSchedule, moment_ms: int) -> int | None:
+    """The first time of a schedule after a moment, Unix ms; None: there is none.
+
+    Raises:
+        ValueError: the expression or the zone is not understood, or has no time within years.
+    """
+    if schedule.every_ms:
+        past = moment_ms - schedule.start_at_ms
+        return schedule.start_at_ms if past < 0 else moment_ms - past % schedule.every_ms + schedule.every_ms
+    if schedule.at_ms:
+        return next((at_ms for at_ms in schedule.at_ms if at_ms > moment_ms), None)
+    return _cron_after(schedule.cron, schedule.zone, schedule.in_gap, schedule.in_fold, moment_ms)
+
+
+@lru_cache(_TIMES_REMEMBERED_MAX)
+def _cron_after(expression: str, zone: str, in_gap: str, in_fold: str, moment_ms: int) -> int:
+    """Many schedules have one expression, and a time costs up to 0.3 ms."""
+    gap, fold = cast("InGap", in_gap), cast("InFold", in_fold)
+    return cron_times(expression, zone, in_gap=gap, in_fold=fold).after(moment_ms)
+
+
+def is_missed(schedule: StoredSchedule, due_at_ms: int, now_ms: int) -> bool:
+    """Whether an occurrence is not delivered: it is paused, or late under the policy `skip`."""
+    return schedule.paused or (schedule.missed == SKIP and now_ms - due_at_ms > SCHEDULE_LATE_MS_MAX)
+
+
+def next_of(schedule: StoredSchedule, now_ms: int) -> StoredSchedule | None:
+    """The schedule as the occurrence after a due one has it; None: that was the last."""
+    if schedule.paused:
+        return schedule
+    try:
+        # The same for all schedules with this rule and planned time, unless they missed occurrences.
+        planned = time_after(schedule, schedule.planned)
+        if planned is not None and planned <= now_ms and schedule.missed != ALL:
+            planned = time_after(schedule, now_ms)
+    except ValueError as error:
+        return paused(schedule, str(error))
+    if planned is not None and planned - now_ms > PAUSE_MS:
+        return paused(schedule, "its next time is more than ten years ahead")
+    return None if planned is None else replace(schedule, planned=planned)
+
+
+def paused(schedule: StoredSchedule, fault: str = "") -> StoredSchedule:
+    """The schedule without a planned time."""
+    return replace(schedule, planned=0, paused=True, fault=fault[:FAULT_CHARS_MAX])
+
+
+def as_occurrence(found: Record, schedule: StoredSchedule, now_ms: int) -> tuple[Record, RequestedDueTime]:
+    """The message of an occurrence, with an id of its own, and its due time. `found`: a record of the schedule, with
+    its destination in REAL_TOPIC and REAL_QID."""
+    asked = RequestedDueTime(now_ms + PAUSE_MS if schedule.paused else schedule.planned, is_delay=False)
+    salt = f"paused {now_ms}" if schedule.paused else str(schedule.planned)
+    message_id = occurrence_id(topic_of(found), schedule, salt)
+    properties = with_schedule(found.properties, schedule, message_id)
+    return replace(found, properties=properties, born_at_ms=now_ms, reconsume_times=0), asked
+
+
+def topic_of(found: Record) -> str:
+    """The destination of a schedule's record."""
+    return as_text(value_of(found.properties, _REAL_TOPIC))
+
+
+def occurrence(
+    found: Record, schedule: StoredSchedule, queue: int, now_ms: int, *, entry: LaneEntry | None = None
+) -> tuple[bytes, str]:
+    """The record of an occurrence in a queue of the lanes for any time, and its id.
+
+    Args:
+        entry: the lane entry that it replaces.
+
+    Raises:
+        OverflowError: the properties are longer than their length field allows.
+    """
+    own, asked = as_occurrence(found, schedule, now_ms)
+    message_id = as_text(value_of(own.properties, _UNIQ_KEY))
+    return replacing(own, TIMER_TOPIC, queue, asked, entry=entry, latest=LATEST_MAX), message_id
+
+
+@dataclass(frozen=True, slots=True)
+class _Next:
+    """An occurrence to stage beside a restored one."""
+
+    encoded: bytes
+    message_id: str
+    topic: str
+    name: str
+
+
+class OccurrenceStager:
+    """Stages restored records, each occurrence together with the next one."""
+
+    def __init__(self, recent: RecentIds, segment_bytes_max: int) -> None:
+        """`segment_bytes_max`: the bytes of records that fit in a segment."""
+        self._recent = recent
+        self._bytes_max = min(segment_bytes_max, BATCH_BYTES_MAX)
+        # Notes each staged occurrence before its batch is flushed.
+        self.note: Callable[[StagedOccurrence], None] = lambda _: None
+
+    def stage(
+        self, stage: Callable[[Intake, PutOutcome], Ints], taken: Intake, stored: PutOutcome, lane: ShardLane
+    ) -> bool:
+        """Stages restored records of a lane by `stage`; `stored` gets their places. Returns whether there are next
+        occurrences."""
+        nexts = _nexts(taken, lane, stored.stored_at_ms) if holds(taken.data, NAME_ENDING) else {}
+        if not nexts:
+            stage(taken, stored)
+            return False
+        parts: list[bytes] = []
+        batches: list[tuple[int, int]] = []
+        places: list[int] = []
+        firsts: list[int] = []
+        for index in range(taken.count):
+            own = taken.bytes_of(index)
+            if index in nexts:
+                encoded = nexts[index].encoded
+                firsts.append(len(parts))
+                if len(encoded) + len(own) <= self._bytes_max:
+                    batches.append((len(parts), len(parts) + 2))
+                else:
+                    log.error("occurrences too large to be stored in one step", schedule=nexts[index].name)
+                parts.append(encoded)
+            places.append(len(parts))
+            parts.append(own)
+        both = PutOutcome([], stored_at_ms=stored.stored_at_ms)
+        joined = parse(b"".join(parts), batches)
+        positions = stage(joined, both)
+        stored.queue_offsets = [both.queue_offsets[at] for at in places]
+        self._recent.add_all(joined.id_hashes[firsts], positions[firsts], stored.stored_at_ms)
+        for first, one in zip(firsts, nexts.values(), strict=True):
+            place = joined.lane(first), both.queue_offsets[first], both.due_at_ms[first]
+            self.note(StagedOccurrence(one.topic, one.name, one.message_id, *place))
+        return True
+
+
+def _nexts(taken: Intake, lane: ShardLane, now_ms: int) -> dict[int, _Next]:
+    """The next occurrence of each restored one, by index."""
+    nexts: dict[int, _Next] = {}
+    for index in range(taken.count):
+        schedule = pending_schedule(taken.properties(index))
+        if schedule is None:
+            continue
+        try:
+            following = next_of(schedule, now_ms)
+            if following is not None:
+                found = record.decode(taken.bytes_of(index), check_crc=False)
+                encoded, message_id = occurrence(found, following, lane.number - TIMER_LANE_FIRST, now_ms)
+                nexts[index] = _Next(encoded, message_id, found.topic, following.name)
+        except Exception as error:
+            # One odd schedule must not block its lane: its last occurrence is delivered.
+            defect(error, "planning the next occurrence", lane=lane.number, schedule=schedule.name)
+    return nexts
+
+
+def has_next(intake: Intake, lane: ShardLane, now_ms: int) -> bool:
+    """Whether restored records have a next occurrence, which is staged with them."""
+    return holds(intake.data, NAME_ENDING) and bool(_nexts(intake, lane, now_ms))
