@@ -54,12 +54,14 @@ ROLES = {
 STRANGERS = {"nobody": (), "wrong token": shown("dt_aaaaaaaaaaaa_" + "a" * 52), "no token": shown("x")}
 SEND, RECEIVE, MANAGE, ADMIN = "sender", "receiver", "manager", "admin"
 # Fields that contain the names of the topic and the group.
-INNER = ("messages", "message", "message_queue", "filter", "subscription", "group")
+INNER = ("messages", "message", "message_queue", "filter", "subscription", "group", "schedule")
 ALL, USERS = ("everybody",), ("users",)
 # Alternative rights by method, written down independently of the gateway's own table. `*`: for all names only.
 EXPECTED = {
     **dict.fromkeys(("Send", "SendStream", "SendBatch", "Prepare", "WatchTransactions"), (SEND,)),
     **dict.fromkeys(("EndTransaction", "Cancel", "CancelMatching", "Reschedule"), (SEND,)),
+    **dict.fromkeys(("PutSchedule", "PauseSchedule", "ResumeSchedule", "DeleteSchedule", "RunSchedule"), (SEND,)),
+    **dict.fromkeys(("GetSchedule", "ListSchedules"), (SEND, RECEIVE)),
     **dict.fromkeys(("Pull", "PullQueues", "Subscribe", "SearchOffset", "QueryMessages"), (RECEIVE,)),
     **dict.fromkeys(("GetMessage", "ListPending", "CommitOffsets", "GetOffsets"), (RECEIVE,)),
     **dict.fromkeys(("Receive", "ReceiveStream", "Ack", "ChangeInvisible", "Nack", "SendBack"), (RECEIVE,)),

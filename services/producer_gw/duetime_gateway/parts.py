@@ -46,6 +46,7 @@ from duetime_gateway.face.quota_service import QuotaService
 from duetime_gateway.face.read_service import ReadService
 from duetime_gateway.face.receive_streams import ReceiveStreamService
 from duetime_gateway.face.scaler import Scaler
+from duetime_gateway.face.schedule_service import ScheduleService
 from duetime_gateway.face.send_service import SendService
 from duetime_gateway.face.subscription_service import SubscriptionService
 from duetime_gateway.face.topic_service import TopicService
@@ -58,6 +59,7 @@ from duetime_gateway.pending.ending import PendingResolver
 from duetime_gateway.pending.listing import PendingLister
 from duetime_gateway.pending.matching import MatchCanceller
 from duetime_gateway.pending.retries import WaitingRetryResolver
+from duetime_gateway.pending.schedules import ScheduleRouter
 from duetime_gateway.quotas.book import QuotaBook
 from duetime_gateway.quotas.keeper import QuotaKeeper
 from duetime_gateway.quotas.pending import PendingCounts
@@ -225,6 +227,7 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
         SubscriptionService(subscribing),
         AnalysisService(shards, backlog, JobReports(database, shards, backlog), metrics),
         LaneService(shards, database),
+        _make_schedules(base, routing, sender),
         AuditService(AuditTable(database)),
         IdentityService(),
     )
@@ -402,6 +405,13 @@ def _make_pending(base: Base, routing: RoutingParts, ending: PendingResolver) ->
         WaitingRetryResolver(base.groups, listing, routing.shards, clock),
         base.traffic.answers,
     )
+
+
+def _make_schedules(base: Base, routing: RoutingParts, sender: Sender) -> ScheduleService:
+    timeout_ms, clock = base.timeout_ms, base.clock
+    listing = PendingLister(Holders(routing.places, routing.shards), routing.places, timeout_ms=timeout_ms)
+    router = ScheduleRouter(routing.topics, routing.shards, sender.encoder, listing, clock, timeout_ms=timeout_ms)
+    return ScheduleService(router, base.traffic.answers)
 
 
 def _make_transactions(base: Base, routing: RoutingParts, sender: Sender) -> Transactions:

@@ -5,7 +5,7 @@ The table has every call except health and reflection. Reads and calls that move
 
 from collections.abc import Mapping
 
-from duetime.v1 import consumer_pb2, export_pb2, gateway_pb2, pending_pb2, quotas_pb2
+from duetime.v1 import consumer_pb2, export_pb2, gateway_pb2, pending_pb2, quotas_pb2, schedules_pb2
 from duetime_core.audit.events import Act
 
 _DRY = " (dry run)"
@@ -47,6 +47,14 @@ def _pending(request: pending_pb2.CancelMatchingRequest) -> str:
     return f"pending messages of topic {request.filter.topic or '*'}{_DRY * request.dry_run}"
 
 
+def _put_schedule(request: schedules_pb2.PutScheduleRequest) -> str:
+    return f"schedule {request.schedule.name} of topic {request.schedule.message.topic}"
+
+
+def _schedule(request: schedules_pb2.ScheduleRef | schedules_pb2.RunScheduleRequest) -> str:
+    return f"schedule {request.name} of topic {request.topic}"
+
+
 def _quota_of(of: quotas_pb2.QuotaOf) -> str:
     return f"quota of {of.WhichOneof('of') or 'nobody'} {of.user or of.topic}"
 
@@ -81,6 +89,11 @@ _GATEWAY: Mapping[str, Act | None] = {
     "RedriveDeadLetters": Act(consumer_pb2.RedriveRequest, _letters),
     "DiscardDeadLetters": Act(consumer_pb2.DiscardRequest, _letters),
     "CancelMatching": Act(pending_pb2.CancelMatchingRequest, _pending),
+    "PutSchedule": Act(schedules_pb2.PutScheduleRequest, _put_schedule),
+    "PauseSchedule": Act(schedules_pb2.ScheduleRef, _schedule),
+    "ResumeSchedule": Act(schedules_pb2.ScheduleRef, _schedule),
+    "DeleteSchedule": Act(schedules_pb2.ScheduleRef, _schedule),
+    "RunSchedule": Act(schedules_pb2.RunScheduleRequest, _schedule),
     "SetQuota": Act(quotas_pb2.SetQuotaRequest, _set_quota),
     "RemoveQuota": Act(quotas_pb2.RemoveQuotaRequest, _quota),
     "PauseLane": Act(gateway_pb2.PauseLaneRequest, _lane),
@@ -95,6 +108,7 @@ _GATEWAY: Mapping[str, Act | None] = {
             *("Pull", "PullQueues", "Subscribe", "SearchOffset", "CommitOffsets", "GetOffsets"),
             *("Receive", "ReceiveStream", "Ack", "Nack", "ChangeInvisible"),
             *("Cancel", "Reschedule", "ListPending", "Backlog", "GetBacklogReport", "GetReports"),
+            *("GetSchedule", "ListSchedules"),
             *("QueryMessages", "GetMessage", "TraceMessage", "ListTransactions", "GetTransaction"),
             *("DescribeTopic", "ListTopics", "ListLiteTopics", "GetRoute", "ListLanes", "ListShards", "ListFiles"),
             *(

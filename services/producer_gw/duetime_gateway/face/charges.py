@@ -22,6 +22,11 @@ NACK = Charge(
     read_answer=consumer_pb2.NackResponse.FromString,
 )
 _RESCHEDULE = Charge(copies=_rescheduled, stored=lambda answer: [one.stored_bytes for one in answer.results])
+_PUT_SCHEDULE = Charge(
+    copies=lambda request: [CopyCharge(request.schedule.message.topic, len(request.schedule.message.body))],
+    stored=lambda answer: [answer.stored_bytes],
+)
+_RUN_SCHEDULE = Charge(copies=lambda request: [CopyCharge(request.topic)], stored=lambda answer: [answer.stored_bytes])
 _SEND_BACK = Charge(
     copies=lambda request: [CopyCharge(request.topic)],
     stored=lambda answer: [answer.stored_bytes],
@@ -37,6 +42,8 @@ CHARGES: Mapping[str, Rate] = {
     **dict.fromkeys(("Send", "SendStream", "SendBatch", "Prepare"), SENDS),
     "Reschedule": _RESCHEDULE,
     "SendBack": _SEND_BACK,
+    "PutSchedule": _PUT_SCHEDULE,
+    "RunSchedule": _RUN_SCHEDULE,
     "Nack": NACK,
     "RedriveDeadLetters": _REDRIVE,
     **dict.fromkeys(("CreateTopic", "CreateGroup"), MADE),
@@ -44,13 +51,14 @@ CHARGES: Mapping[str, Rate] = {
     **dict.fromkeys(("PauseGroup", "ResumeGroup"), RECORD),
     **dict.fromkeys(("Receive", "ReceiveStream", "Ack", "ChangeInvisible"), RECORD),
     **dict.fromkeys(("EndTransaction", "WatchTransactions", "Cancel", "CancelMatching"), RECORD),
+    **dict.fromkeys(("PauseSchedule", "ResumeSchedule", "DeleteSchedule"), RECORD),
     **dict.fromkeys(("RetryNow", "DiscardRetries", "DiscardDeadLetters"), RECORD),
     **dict.fromkeys(
         (
             *("Pull", "PullQueues", "Subscribe", "SearchOffset", "QueryMessages", "GetMessage", "TraceMessage"),
             *("ListPending", "Backlog", "GetOffsets", "ListGroups", "DescribeGroup", "ListRetries", "ListDeadLetters"),
             *("DescribeTopic", "ListTopics", "ListLiteTopics", "GetRoute", "ListLanes", "ListShards", "ListFiles"),
-            "Export",
+            *("Export", "GetSchedule", "ListSchedules"),
             *("ListTransactions", "GetTransaction", "GetBacklogReport", "GetReports", "ListAuditEvents", "WhoAmI"),
             # Rows of the metadata database, written by admins.
             *("SetQuota", "ListQuotas", "RemoveQuota", "PauseLane", "ResumeLane"),

@@ -71,6 +71,8 @@ def _everything(request: Any) -> Iterable[str]:
 _ANYBODY, _ADMINS, _ANY_USER = Rule(AllowedCallers.ANYBODY), Rule(AllowedCallers.ADMINS), Rule()
 _SENDS = Rule(needs=(_topic(SEND, None),))
 _READS = Rule(needs=(_topic(READ, _its_topic),))
+_CHANGES_SCHEDULE = Rule(needs=(_topic(SEND, _its_topic),))
+_SEES_SCHEDULES = Rule(needs=(_topic(SEND | RECEIVE, _its_topic),))
 _SHOWS_TOPIC = _topic(ANY_RIGHT, _its_topic)
 _IN_GROUP = (_topic(RECEIVE, _its_topic), _group(RECEIVE, _its_group))
 _LEASED = Rule(needs=(_group(RECEIVE, _its_group),))
@@ -103,6 +105,14 @@ _GATEWAY = {
     "Cancel": Rule(needs=(_topic(SEND, lambda request: {one.topic for one in request.messages}),)),
     "CancelMatching": Rule(needs=(_topic(SEND, _of_filter),)),
     "Reschedule": Rule(needs=(_topic(SEND, lambda request: {one.message.topic for one in request.messages}),)),
+    "PutSchedule": Rule(needs=(_topic(SEND, lambda request: (request.schedule.message.topic,)),)),
+    "PauseSchedule": _CHANGES_SCHEDULE,
+    "ResumeSchedule": _CHANGES_SCHEDULE,
+    "DeleteSchedule": _CHANGES_SCHEDULE,
+    "RunSchedule": _CHANGES_SCHEDULE,
+    # A program that may put a schedule sees it.
+    "GetSchedule": _SEES_SCHEDULES,
+    "ListSchedules": _SEES_SCHEDULES,
     "ListPending": Rule(needs=(_topic(RECEIVE, _of_filter),)),
     "Backlog": Rule(needs=(_SHOWS_TOPIC,)),
     "CommitOffsets": Rule(needs=_IN_GROUP),

@@ -86,7 +86,11 @@ async def _ask(
     shard: Shard, request: pb.ListPendingRequest, cursor: ShardCursor, count: int, timeout_ms: float
 ) -> pb.ListPendingResponse:
     part = pb.ListPendingRequest(
-        filter=request.filter, max_count=count, page_token=cursor.token, omit_bodies=request.omit_bodies
+        filter=request.filter,
+        max_count=count,
+        page_token=cursor.token,
+        omit_bodies=request.omit_bodies,
+        schedules_only=request.schedules_only,
     )
     answer: pb.ListPendingResponse = await shard.store.ask("ListPending", part, timeout_ms)
     return answer

@@ -91,7 +91,7 @@ class Sender:
     ) -> None:
         self._topics = topics
         self._shards = shards
-        self._encoder = encoder
+        self.encoder = encoder
         self._clock = clock
         self._metrics = metrics
         self._requests = requests
@@ -147,7 +147,7 @@ class Sender:
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         now_ms, size = self._clock.now_ms(), request.size
         permitted = self._permitted.routes(caller.access)
-        pack = partial(self._encoder.pack, request, permitted, now_ms, caller.host)
+        pack = partial(self.encoder.pack, request, permitted, now_ms, caller.host)
         packed = pack()
         if packed is not None:
             if self._quotas.active:
@@ -211,7 +211,7 @@ class Sender:
         topic, first = next(iter(drafts.topics())), drafts[0]
         route = routes[topic]
         if isinstance(route, Route):
-            self._encoder.choose_one(batch, first, route)
+            self.encoder.choose_one(batch, first, route)
         packed = await self._encode(batch, range(len(drafts)), routes, announced_by_ms, pack)
         if packed is None:
             is_lite = isinstance(route, Route) and route.is_lite
@@ -355,7 +355,7 @@ class Sender:
             if first and time.perf_counter() - began_s > STEP_S:
                 await turn()
                 began_s = time.perf_counter()
-            self._encoder.encode(batch, indices[first : first + STEP_MESSAGES], routes)
+            self.encoder.encode(batch, indices[first : first + STEP_MESSAGES], routes)
 
     async def _encode_again(
         self,

@@ -1,0 +1,161 @@
+"""Schedules through gateways: their shard, their list over all shards, refused fields, audit log and quotas."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from duetime.v1 import audit_pb2, gateway_pb2, message_pb2, quotas_pb2, schedules_pb2
+
+from tests.gateway.conftest import WAIT_S, Gateway, WallClock, error_of, message, real_store, until, waiting
+
+NAMES = [f"s{number}" for number in range(12)]
+MINUTE_MS = 60_000
+NOW_MS = 1_800_000_000_000
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
+    """Two shards whose clock does not move."""
+    async with AsyncExitStack() as stack:
+        clock = WallClock(NOW_MS)
+        stores = [await stack.enter_async_context(real_store(tmp_path, shard, clock=clock)) for shard in (0, 1)]
+        ports = {shard: store.port for shard, store in enumerate(stores)}
+        yield await stack.enter_async_context(Gateway(tmp_path, ports))
+
+
+def schedule(name: str = "report", every_ms: int = MINUTE_MS, **fields: Any) -> schedules_pb2.Schedule:
+    every = schedules_pb2.IntervalTimes(every_ms=every_ms)
+    return schedules_pb2.Schedule(name=name, message=message(**fields), every=every)
+
+
+async def put(gateway: Gateway, one: schedules_pb2.Schedule, **own: Any) -> schedules_pb2.PutScheduleResponse:
+    return await gateway.stub.PutSchedule(schedules_pb2.PutScheduleRequest(schedule=one, **own), timeout=WAIT_S)
+
+
+def ref(name: str = "report", topic: str = "orders") -> schedules_pb2.ScheduleRef:
+    return schedules_pb2.ScheduleRef(topic=topic, name=name)
+
+
+async def listed(gateway: Gateway, max_count: int = 5) -> list[schedules_pb2.Schedule]:
+    found: list[schedules_pb2.Schedule] = []
+    request = schedules_pb2.ListSchedulesRequest(topic="orders", max_count=max_count)
+    while True:
+        page = await gateway.stub.ListSchedules(request, timeout=WAIT_S)
+        found += page.schedules
+        if not page.next_page_token:
+            return found
+        request.page_token = page.next_page_token
+
+
+async def test_schedules_of_all_shards_are_listed_in_order(gateway: Gateway) -> None:
+    retry = message_pb2.RetryPolicy(max_attempts=3)
+    for number, name in enumerate(NAMES):
+        one = schedule(
+            name, MINUTE_MS * (len(NAMES) - number), tags="t", properties={"p": "v"}, flag=7, retry=retry, expires_ms=5
+        )
+        assert (await put(gateway, one)).created
+    await gateway.send(message(delay_ms=5_000))
+    found = await listed(gateway)
+    assert [one.name for one in found] == NAMES[::-1]
+    assert {one.shard for one in found} == {0, 1}
+    for one in found:
+        asked = schedules_pb2.GetScheduleRequest(topic="orders", name=one.name)
+        assert await gateway.stub.GetSchedule(asked, timeout=WAIT_S) == one
+        assert one.message == message(tags="t", properties={"p": "v"}, flag=7, retry=one.message.retry, expires_ms=5)
+        assert one.message.retry.max_attempts == 3
+    await gateway.stub.PauseSchedule(ref("s11"), timeout=WAIT_S)
+    assert [one.name for one in await listed(gateway)] == [*NAMES[10::-1], "s11"]
+
+
+async def test_a_schedule_stays_on_its_shard_through_any_gateway(gateway: Gateway, tmp_path: Path) -> None:
+    for name in NAMES:
+        await put(gateway, schedule(name))
+    stores = dict(one.split("=127.0.0.1:") for one in gateway.settings.stores.split(","))
+    async with Gateway(tmp_path, {int(shard): int(port) for shard, port in stores.items()}) as other:
+        for name in NAMES:
+            assert (await put(other, schedule(name), create_only=True)).unchanged
+            assert (await put(other, schedule(name, body=b"other"))).schedule.version == 2
+            assert (await other.stub.PauseSchedule(ref(name), timeout=WAIT_S)).paused
+            assert not (await gateway.stub.ResumeSchedule(ref(name), timeout=WAIT_S)).paused
+    assert len(await waiting(gateway)) == len(NAMES)
+
+
+async def test_a_schedule_creates_its_topic(gateway: Gateway) -> None:
+    answer = await put(gateway, schedule(topic="new"))
+    assert (answer.schedule.message.topic, answer.created) == ("new", True)
+    assert [topic.name for topic in (await gateway.stub.ListTopics(gateway_pb2.ListTopicsRequest())).topics] == ["new"]
+
+
+async def test_an_additional_occurrence_arrives_with_the_schedules_name(gateway: Gateway) -> None:
+    await put(gateway, schedule(body=b"now"))
+    asked = schedules_pb2.RunScheduleRequest(topic="orders", name="report", request_id="x1")
+    ran = await gateway.stub.RunSchedule(asked, timeout=WAIT_S)
+    assert ran.stored_bytes == 3
+    assert (await gateway.stub.RunSchedule(asked, timeout=WAIT_S)).message_id == ran.message_id
+    found = [one for queue in range(4) for one in (await gateway.pull(queue=queue)).messages]
+    assert [(one.id, one.keys, one.body) for one in found] == [(ran.message_id, ["report"], b"now")]
+
+
+@pytest.mark.parametrize(
+    ("field", "one"),
+    [
+        ("schedule.name", schedule("two words")),
+        ("schedule.message.keys", schedule(keys=["k"])),
+        ("schedule.message.queue", schedule(queue=0)),
+        ("schedule.message.delay_ms", schedule(delay_ms=5)),
+        ("schedule.message.deliver_at_ms", schedule(deliver_at_ms=5)),
+        ("schedule.message.id", schedule(id="x")),
+        ("schedule.message.replace", schedule(replace=True)),
+        ("schedule.message.priority", schedule(priority=1)),
+        ("schedule.message.topic", schedule(topic="two words")),
+        ("schedule.message.properties", schedule(properties={"DT_SCHEDULE": "x"})),
+        ("schedule.message.body", schedule(body=b"x" * (256 * 1024 + 1))),
+        ("schedule.every.every_ms", schedule(every_ms=5)),
+        ("schedule.times", schedules_pb2.Schedule(name="x", message=message())),
+    ],
+)
+async def test_a_wrong_schedule_is_refused(gateway: Gateway, field: str, one: schedules_pb2.Schedule) -> None:
+    error = await error_of(put(gateway, one))
+    assert error.code().name == "INVALID_ARGUMENT"
+    assert field in str(error.details())
+    assert await waiting(gateway) == []
+
+
+async def test_calls_about_unknown_schedules_fail(gateway: Gateway) -> None:
+    await put(gateway, schedule())
+    for call in (gateway.stub.PauseSchedule, gateway.stub.ResumeSchedule, gateway.stub.DeleteSchedule):
+        assert "has no schedule 'other'" in str((await error_of(call(ref("other")))).details())
+        assert (await error_of(call(ref(topic="none")))).code().name == "NOT_FOUND"
+    await gateway.stub.DeleteSchedule(ref(), timeout=WAIT_S)
+    assert (await error_of(gateway.stub.DeleteSchedule(ref()))).code().name == "NOT_FOUND"
+    assert await listed(gateway) == []
+
+
+async def test_changes_are_audited(gateway: Gateway) -> None:
+    await put(gateway, schedule())
+    await gateway.stub.PauseSchedule(ref(), timeout=WAIT_S)
+    await gateway.stub.DeleteSchedule(ref(), timeout=WAIT_S)
+    events: list[audit_pb2.AuditEvent] = []
+    async with asyncio.timeout(WAIT_S):
+        while len(events) < 3:
+            answer = await gateway.stub.ListAuditEvents(audit_pb2.ListAuditEventsRequest())
+            events = [one for one in answer.events if "Schedule" in one.method]
+    assert {one.resource for one in events} == {"schedule report of topic orders"}
+
+
+async def test_a_put_counts_against_quotas(gateway: Gateway) -> None:
+    quota = quotas_pb2.Quota(of=quotas_pb2.QuotaOf(topic="orders"), bytes_per_s=1, burst_bytes=5 * 1024 * 1024)
+    await gateway.stub.SetQuota(quotas_pb2.SetQuotaRequest(quota=quota), timeout=WAIT_S)
+    await until(gateway, lambda: bool(gateway.node.parts.quotas.quotas.active))
+    for number in range(20):
+        await put(gateway, schedule(f"s{number}", body=b"x" * 200_000))
+    refused = await error_of(_put_many(gateway))
+    assert refused.code().name == "RESOURCE_EXHAUSTED"
+
+
+async def _put_many(gateway: Gateway) -> None:
+    for number in range(20, 60):
+        await put(gateway, schedule(f"s{number}", body=b"x" * 200_000))
