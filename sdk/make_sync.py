@@ -69,6 +69,7 @@ SOURCES = (
     Source("finding.finder", "AsyncFinder"),
     Source("finding.dead_letters", "AsyncDeadLetters"),
     Source("administering.admin", "AsyncAdmin"),
+    Source("administering.schedules", "AsyncSchedules"),
 )
 
 # Asynchronous classes made by methods, and their twins.

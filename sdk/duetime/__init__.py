@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         TopicQueue,
     )
     from duetime.client.administering.retries import RetriesProgress, WaitingRetry
+    from duetime.client.administering.schedules import AsyncSchedules, Schedule
     from duetime.client.bodies import Body
     from duetime.client.consuming.consumer import Consumer
     from duetime.client.consuming.failing import Reject, Retry
@@ -78,7 +79,16 @@ if TYPE_CHECKING:
     from duetime.client.sending.producer import AsyncProducer
     from duetime.client.sending.transacting import Ended, Prepared
     from duetime.client.sending.transaction import AsyncTransaction
-    from duetime.client.sync.clients import Admin, DeadLetters, Finder, Producer, Puller, Receiver, Transaction
+    from duetime.client.sync.clients import (
+        Admin,
+        DeadLetters,
+        Finder,
+        Producer,
+        Puller,
+        Receiver,
+        Schedules,
+        Transaction,
+    )
     from duetime.client.tasks.app import App
     from duetime.client.tasks.context import Context, Depends, current
     from duetime.client.tasks.task import Task
@@ -99,12 +109,15 @@ __all__ = [
     "Finder",
     "DeadLetters",
     "Admin",
+    "Schedules",
     "AsyncProducer",
     "AsyncReceiver",
     "AsyncPuller",
     "AsyncFinder",
     "AsyncDeadLetters",
     "AsyncAdmin",
+    "AsyncSchedules",
+    "Schedule",
     "Transaction",
     "AsyncTransaction",
     "Decision",
@@ -198,6 +211,8 @@ _MODULE_BY_NAME = {
     "TopicQueue": "administering.described",
     "RetriesProgress": "administering.retries",
     "WaitingRetry": "administering.retries",
+    "AsyncSchedules": "administering.schedules",
+    "Schedule": "administering.schedules",
     "Body": "bodies",
     "Consumer": "consuming.consumer",
     "Middleware": "consuming.wrapping",
@@ -243,6 +258,7 @@ _MODULE_BY_NAME = {
     "Depends": "tasks.context",
     "current": "tasks.context",
     "Task": "tasks.task",
+    "Schedules": "sync.clients",
     "Trace": "finding.trace",
     "TraceEvent": "finding.trace",
     "Token": "tokens",

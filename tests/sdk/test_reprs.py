@@ -14,6 +14,7 @@ from duetime import (
     AsyncProducer,
     AsyncPuller,
     AsyncReceiver,
+    AsyncSchedules,
     Consumer,
     DeadLetters,
     Finder,
@@ -22,6 +23,7 @@ from duetime import (
     Producer,
     Puller,
     Receiver,
+    Schedules,
 )
 from duetime_core.testing import LocalCluster
 
@@ -43,6 +45,8 @@ CLIENTS: list[tuple[Any, dict[str, str], str]] = [
     (AsyncFinder, {}, f"AsyncFinder({SERVER}, unused)"),
     (Admin, {}, f"Admin({SERVER}, unused)"),
     (AsyncAdmin, {}, f"AsyncAdmin({SERVER}, unused)"),
+    (Schedules, {}, f"Schedules({SERVER}, unused)"),
+    (AsyncSchedules, {}, f"AsyncSchedules({SERVER}, unused)"),
     (DeadLetters, {"group": "billing"}, f"DeadLetters({SERVER}, group='billing', unused)"),
     (AsyncDeadLetters, {"group": "billing"}, f"AsyncDeadLetters({SERVER}, group='billing', unused)"),
     (App, {"name": "shop"}, f"App({SERVER}, name='shop', tasks=[])"),

@@ -5,7 +5,8 @@ from datetime import datetime
 from duetime_format import errors, expiry, priority
 from duetime_format.bodies import UnpackError, unpacked
 from duetime_format.lanes import is_timer_lane
-from duetime_format.record import EXPIRES, LITE_TOPIC, RESERVED_PROPERTIES
+from duetime_format.record import EXPIRES, LITE_TOPIC, RESERVED_PROPERTIES, SCHEDULE
+from duetime_format.schedules import schedule_of
 from duetime_format.view import View, quickest_split, quickest_views
 
 from duetime.client.bodies import CONTENT_TYPE, JsonBody
@@ -18,6 +19,7 @@ __all__ = ["RESERVED_PROPERTIES", "ReceivedMessage", "decompressed", "slices", "
 DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
 _CONTENT_TYPE = CONTENT_TYPE.encode()
 _LITE_TOPIC = LITE_TOPIC.encode()
+_SCHEDULE = SCHEDULE.encode()
 _PRIORITY = priority.PRIORITY.encode()
 _EXPIRES = EXPIRES.encode()
 
@@ -46,6 +48,21 @@ class ReceivedMessage(View, JsonBody):
     def priority(self) -> int | None:
         """The priority as sent; None: it has none."""
         return priority.parse(self.text_of(_PRIORITY))
+
+    @property
+    def schedule(self) -> str:
+        """The name of the schedule that it is an occurrence of; empty: of none."""
+        found = schedule_of(self._schedule_property())
+        return found.name if found else ""
+
+    @property
+    def planned_at(self) -> datetime | None:
+        """The time for which its schedule planned it, also if it comes late; None: it is no occurrence."""
+        found = schedule_of(self._schedule_property())
+        return moment(found.planned) if found else None
+
+    def _schedule_property(self) -> bytes:
+        return f"{SCHEDULE}\x01{self.text_of(_SCHEDULE)}".encode()
 
     @property
     def born_at(self) -> datetime:

@@ -38,6 +38,11 @@ class PendingMessage(MessageView, MessageRef):
         return self._message.delay_level
 
     @property
+    def schedule(self) -> str:
+        """The name of the schedule that it is an occurrence of; empty: of none."""
+        return self._pending.schedule.name
+
+    @property
     def place(self) -> tuple[int, int, int]:
         """Shard, lane and entry of the lane."""
         return self._pending.shard, self._pending.lane, self._message.offset

@@ -16,6 +16,7 @@ from duetime.client.administering.described import (
     TopicDescription,
 )
 from duetime.client.administering.retries import RetriesProgress, WaitingRetry
+from duetime.client.administering.schedules import AsyncSchedules, Schedule, ScheduleTimes
 from duetime.client.bodies import Body
 from duetime.client.consuming.leased import LeasedMessage
 from duetime.client.consuming.puller import Start
@@ -1135,4 +1136,85 @@ class Admin(SyncClient):
 
     def close(self) -> None:
         """Disconnects."""
+        background.run(self._client.close())
+
+
+class Schedules(SyncClient):
+    """Schedules, each of one message. Safe to share between threads; `AsyncSchedules` is for event loops.
+
+    Calls are repeated until they are answered or the timeout has passed.
+
+    Arguments:
+        server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
+        token: the user's token, or a function that returns it; see `Token`. None: DUETIME_TOKEN, or the file of
+            DUETIME_TOKEN_FILE.
+        tls: the trusted certificates; see `Tls`. None: those of DUETIME_TLS_CA_FILE, or plain text without it.
+        timeout: the longest time of one call.
+    """
+
+    def __init__(
+        self,
+        server: str | None = None,
+        *,
+        timeout: Length = "10s",
+        token: TokenSource | None = None,
+        tls: Tls | None = None,
+    ) -> None:
+        self._client = AsyncSchedules(server, timeout=timeout, token=token, tls=tls)
+
+    def put(
+        self, name: str, message: Message, *, create_only: bool = False, **times: Unpack[ScheduleTimes]
+    ) -> Schedule:
+        """Creates a schedule, or changes the one with this name in the message's topic. Durable on return.
+
+        The same schedule again changes nothing, so a program may put its schedules at each start. A paused one stays
+        paused. A change of the message alone keeps the planned time. The name is the key of each occurrence.
+
+        Arguments:
+            message: with topic, body, tags, properties, flag, retry and expires; its body has 256 KiB at most.
+            create_only: rejects a name with a different schedule.
+
+        Raises:
+            InvalidArgument: the times or the message break a rule.
+            AlreadyExists: with `create_only`, or a pending message that was sent with `replace` has the key.
+        """
+        return background.run(self._client.put(name, message, create_only=create_only, **times))
+
+    def get(self, topic: str, name: str, *, next_count: int = 1) -> Schedule:
+        """Shows a schedule, with the planned times of up to 100 next occurrences. Raises: NotFound."""
+        return background.run(self._client.get(topic, name, next_count=next_count))
+
+    def list(self, topic: str) -> Iterator[Schedule]:
+        """Lists the schedules of a topic in order of their next occurrences, paused ones last. Iteration fetches page
+        by page.
+
+        Raises:
+            NotFound: the topic does not exist.
+            DueTimeError: a shard does not answer.
+        """
+        return iterate(self._client.list(topic))
+
+    def pause(self, topic: str, name: str) -> Schedule:
+        """Delivers no occurrence until `resume`. Idempotent. Raises: NotFound."""
+        return background.run(self._client.pause(topic, name))
+
+    def resume(self, topic: str, name: str) -> Schedule:
+        """Continues with the first time after now. Idempotent.
+
+        Raises:
+            NotFound: there is no such schedule.
+            Conflict: it has no further time.
+        """
+        return background.run(self._client.resume(topic, name))
+
+    def delete(self, topic: str, name: str) -> None:
+        """Ends a schedule and its pending occurrence. Raises: NotFound: also if an earlier call has deleted it."""
+        background.run(self._client.delete(topic, name))
+
+    def run(self, topic: str, name: str) -> str:
+        """Sends an additional occurrence now; the planned ones stay. Returns its message's id. Raises: NotFound."""
+        return background.run(self._client.run(topic, name))
+
+    def close(self) -> None:
+        """Disconnects; calls in progress raise Closed."""
         background.run(self._client.close())

@@ -1,0 +1,260 @@
+"""Schedules: messages repeated at an interval, at listed times, or by a cron expression."""
+
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from secrets import token_hex
+from typing import Any, Literal, TypedDict, Unpack
+
+from duetime_format.policy import render
+
+from duetime.client.connection import ClosableClient, GatewayConnection, repeated
+from duetime.client.errors import InvalidArgument
+from duetime.client.lengths import Length, milliseconds, seconds
+from duetime.client.message import Message, due_ms, moment, to_proto
+from duetime.client.tokens import TokenSource
+from duetime.client.trust import Tls
+from duetime.v1 import schedules_pb2
+
+PAGE_COUNT = 256
+
+MissedPolicy = Literal["skip", "one", "all"]
+GapPolicy = Literal["end", "skip"]
+FoldPolicy = Literal["first", "both"]
+
+_MISSED: dict[str, schedules_pb2.MissedPolicy] = {
+    "skip": schedules_pb2.MISSED_POLICY_SKIP,
+    "one": schedules_pb2.MISSED_POLICY_ONE,
+    "all": schedules_pb2.MISSED_POLICY_ALL,
+}
+_GAPS: dict[str, schedules_pb2.GapPolicy] = {
+    "end": schedules_pb2.GAP_POLICY_END,
+    "skip": schedules_pb2.GAP_POLICY_SKIP,
+}
+_FOLDS: dict[str, schedules_pb2.FoldPolicy] = {
+    "first": schedules_pb2.FOLD_POLICY_FIRST,
+    "both": schedules_pb2.FOLD_POLICY_BOTH,
+}
+
+
+class ScheduleTimes(TypedDict, total=False):
+    """The times of a schedule: one of `every`, `at` and `cron`."""
+
+    every: Length
+    """An interval of 1 s or more."""
+    start: datetime
+    """With `every`: one of the times. Default: the first one is an interval from now."""
+    at: Iterable[datetime]
+    """1 to 256 times, with time zones."""
+    cron: str
+    """Minute, hour, day of the month, month, day of the week: `"30 2 * * mon-fri"`."""
+    zone: str
+    """With `cron`: a name such as `"Europe/Berlin"`. Default: UTC."""
+    missed: MissedPolicy
+    """Occurrences whose time passed while the server was unavailable: `"one"` (default) is delivered late, `"all"`, or
+    `"skip"`: none that is more than a minute late."""
+    in_gap: GapPolicy
+    """With `cron`: a time that a clock change skips is at the `"end"` of the gap (default), or `"skip"`."""
+    in_fold: FoldPolicy
+    """With `cron`: a time that a clock change repeats is in the `"first"` pass (default), or in `"both"`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A schedule and its next occurrence. Times are by the server's clock."""
+
+    topic: str
+    name: str
+    body: bytes
+    tags: str
+    properties: Mapping[str, str]
+    retry: str | None
+    """The message's retry policy; None: the group's."""
+    expires: timedelta | None
+    """The time after its due time from which groups do not receive it; None: no limit."""
+    every: timedelta | None
+    """None: it is not an interval."""
+    start: datetime | None
+    """One of the times of `every`."""
+    at: list[datetime]
+    """The listed times; empty: it has none."""
+    cron: str
+    """Empty: it is not a cron expression."""
+    zone: str
+    missed: MissedPolicy
+    in_gap: GapPolicy
+    in_fold: FoldPolicy
+    version: int
+    """The number of its changes, from 1."""
+    created_at: datetime
+    paused: bool
+    pause_reason: str
+    """Set: the server paused it, because its times can't be computed any more."""
+    next_at: list[datetime]
+    """The planned times of the next occurrences, as many as asked for; empty: paused."""
+    message_id: str
+    """The id of the pending occurrence."""
+
+    def __repr__(self) -> str:
+        rule = f"every={self.every}" if self.every else f"cron={self.cron!r}" if self.cron else f"at={len(self.at)}"
+        state = "paused" if self.paused else f"next_at={self.next_at[0] if self.next_at else None}"
+        return f"Schedule({self.name!r}, topic={self.topic!r}, {rule}, {state})"
+
+
+def schedule_of(found: schedules_pb2.Schedule) -> Schedule:
+    """The schedule of an answer."""
+    message, kind = found.message, found.WhichOneof("times")
+    return Schedule(
+        topic=message.topic,
+        name=found.name,
+        body=message.body,
+        tags=message.tags,
+        properties=dict(message.properties),
+        retry=render(message.retry) if message.HasField("retry") else None,
+        expires=timedelta(milliseconds=message.expires_ms) if message.expires_ms else None,
+        every=timedelta(milliseconds=found.every.every_ms) if kind == "every" else None,
+        start=moment(found.every.start_at_ms) if kind == "every" else None,
+        at=[moment(one) for one in found.at.at_ms],
+        cron=found.cron.expression,
+        zone=found.cron.zone,
+        missed=_word(_MISSED, found.missed, "one"),  # type: ignore[arg-type]
+        in_gap=_word(_GAPS, found.cron.in_gap, "end"),  # type: ignore[arg-type]
+        in_fold=_word(_FOLDS, found.cron.in_fold, "first"),  # type: ignore[arg-type]
+        version=found.version,
+        created_at=moment(found.created_at_ms),
+        paused=found.paused,
+        pause_reason=found.pause_reason,
+        next_at=[moment(one) for one in found.next_at_ms],
+        message_id=found.message_id,
+    )
+
+
+def _word(words: Mapping[str, int], number: int, default: str) -> str:
+    return next((word for word, own in words.items() if own == number), default)
+
+
+class AsyncSchedules(ClosableClient):
+    """Schedules, each of one message. For one event loop; `Schedules` is for plain code.
+
+    Calls are repeated until they are answered or the timeout has passed.
+
+    Arguments:
+        server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
+        token: the user's token, or a function that returns it; see `Token`. None: DUETIME_TOKEN, or the file of
+            DUETIME_TOKEN_FILE.
+        tls: the trusted certificates; see `Tls`. None: those of DUETIME_TLS_CA_FILE, or plain text without it.
+        timeout: the longest time of one call.
+    """
+
+    def __init__(
+        self,
+        server: str | None = None,
+        *,
+        timeout: Length = "10s",
+        token: TokenSource | None = None,
+        tls: Tls | None = None,
+    ) -> None:
+        self._connection = GatewayConnection(server, token, tls)
+        self._timeout = seconds(timeout, "timeout")
+
+    async def put(
+        self, name: str, message: Message, *, create_only: bool = False, **times: Unpack[ScheduleTimes]
+    ) -> Schedule:
+        """Creates a schedule, or changes the one with this name in the message's topic. Durable on return.
+
+        The same schedule again changes nothing, so a program may put its schedules at each start. A paused one stays
+        paused. A change of the message alone keeps the planned time. The name is the key of each occurrence.
+
+        Arguments:
+            message: with topic, body, tags, properties, flag, retry and expires; its body has 256 KiB at most.
+            create_only: rejects a name with a different schedule.
+
+        Raises:
+            InvalidArgument: the times or the message break a rule.
+            AlreadyExists: with `create_only`, or a pending message that was sent with `replace` has the key.
+        """
+        schedule = schedules_pb2.Schedule(name=name, message=to_proto(message), **_times(times))
+        request = schedules_pb2.PutScheduleRequest(schedule=schedule, create_only=create_only)
+        return schedule_of((await self._call("PutSchedule", request)).schedule)
+
+    async def get(self, topic: str, name: str, *, next_count: int = 1) -> Schedule:
+        """Shows a schedule, with the planned times of up to 100 next occurrences. Raises: NotFound."""
+        request = schedules_pb2.GetScheduleRequest(topic=topic, name=name, next_count=next_count)
+        return schedule_of(await self._call("GetSchedule", request))
+
+    async def list(self, topic: str) -> AsyncGenerator[Schedule, None]:
+        """Lists the schedules of a topic in order of their next occurrences, paused ones last. Iteration fetches page
+        by page.
+
+        Raises:
+            NotFound: the topic does not exist.
+            DueTimeError: a shard does not answer.
+        """
+        request = schedules_pb2.ListSchedulesRequest(topic=topic, max_count=PAGE_COUNT)
+        while True:
+            answer = await self._call("ListSchedules", request)
+            for one in answer.schedules:
+                yield schedule_of(one)
+            if not answer.next_page_token:
+                return
+            request.page_token = answer.next_page_token
+
+    async def pause(self, topic: str, name: str) -> Schedule:
+        """Delivers no occurrence until `resume`. Idempotent. Raises: NotFound."""
+        return schedule_of(await self._call("PauseSchedule", schedules_pb2.ScheduleRef(topic=topic, name=name)))
+
+    async def resume(self, topic: str, name: str) -> Schedule:
+        """Continues with the first time after now. Idempotent.
+
+        Raises:
+            NotFound: there is no such schedule.
+            Conflict: it has no further time.
+        """
+        return schedule_of(await self._call("ResumeSchedule", schedules_pb2.ScheduleRef(topic=topic, name=name)))
+
+    async def delete(self, topic: str, name: str) -> None:
+        """Ends a schedule and its pending occurrence. Raises: NotFound: also if an earlier call has deleted it."""
+        await self._call("DeleteSchedule", schedules_pb2.ScheduleRef(topic=topic, name=name))
+
+    async def run(self, topic: str, name: str) -> str:
+        """Sends an additional occurrence now; the planned ones stay. Returns its message's id. Raises: NotFound."""
+        request = schedules_pb2.RunScheduleRequest(topic=topic, name=name, request_id=token_hex(16))
+        answer = await self._call("RunSchedule", request)
+        return str(answer.message_id)
+
+    async def _call(self, method: str, request: Any) -> Any:
+        return await repeated(lambda left_s: self._connection.call(method, request, left_s), self._timeout)
+
+    async def close(self) -> None:
+        """Disconnects; calls in progress raise Closed."""
+        await self._connection.close()
+
+    def __repr__(self) -> str:
+        return self._connection.described("AsyncSchedules")
+
+
+def _times(times: ScheduleTimes) -> dict[str, Any]:
+    """The fields of a schedule. Raises: InvalidArgument."""
+    given = [name for name in ("every", "at", "cron") if times.get(name)]
+    if len(given) != 1:
+        raise InvalidArgument.of("every, at or cron", f"{len(given)} of them are given; give one")
+    fields: dict[str, Any] = {"missed": _choice(_MISSED, "missed", times.get("missed", "one"))}
+    if every := times.get("every"):
+        start_at_ms = due_ms(times["start"], "start") if times.get("start") else 0
+        fields["every"] = schedules_pb2.IntervalTimes(every_ms=milliseconds(every, "every"), start_at_ms=start_at_ms)
+    elif at := times.get("at"):
+        fields["at"] = schedules_pb2.ListedTimes(at_ms=[due_ms(one, "at") for one in at])
+    else:
+        fields["cron"] = schedules_pb2.CronRule(
+            expression=times.get("cron", ""),
+            zone=times.get("zone", ""),
+            in_gap=_choice(_GAPS, "in_gap", times.get("in_gap", "end")),
+            in_fold=_choice(_FOLDS, "in_fold", times.get("in_fold", "first")),
+        )
+    return fields
+
+
+def _choice(words: Mapping[str, Any], field: str, word: str) -> Any:
+    if word not in words:
+        raise InvalidArgument.of(field, f"{word!r} is none of {', '.join(words)}")
+    return words[word]

@@ -1,0 +1,136 @@
+"""Schedules through the SDK and the whole cluster on a fake clock: occurrences arrive, and changes take effect."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from duetime import (
+    AlreadyExists,
+    Conflict,
+    Finder,
+    InvalidArgument,
+    InvalidMessage,
+    LeasedMessage,
+    Message,
+    NotFound,
+    Puller,
+    Receiver,
+    Schedules,
+)
+from duetime_core.testing import LocalCluster
+
+from tests.sdk.arrivals import bodies
+
+TOPIC = "jobs"
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def schedules(cluster: LocalCluster) -> Iterator[Schedules]:
+    with Schedules(cluster.address) as schedules:
+        yield schedules
+
+
+def now(cluster: LocalCluster) -> datetime:
+    return datetime.fromtimestamp(cluster.now_ms() / 1_000, UTC)
+
+
+def test_each_occurrence_arrives_at_its_time(cluster: LocalCluster, schedules: Schedules) -> None:
+    begun = now(cluster)
+    made = schedules.put("poll", Message(TOPIC, {"kind": "poll"}, tags="t", properties={"a": "b"}), every="1m")
+    assert (made.name, made.topic, made.every, made.missed, made.version) == ("poll", TOPIC, MINUTE, "one", 1)
+    assert made.next_at == [begun + MINUTE]
+    with Finder(cluster.address) as finder:
+        assert [one.schedule for one in finder.pending(TOPIC, key="poll")] == ["poll"]
+    with Puller(cluster.address, TOPIC, start="earliest") as puller:
+        for number in range(1, 4):
+            cluster.advance("59999ms")
+            assert puller.poll(wait="100ms") == []
+            cluster.advance("1ms")
+            (found,) = puller.poll(wait="10s")
+            assert (found.schedule, found.planned_at, found.keys) == ("poll", begun + number * MINUTE, ["poll"])
+            assert (found.json(), found.tags, found.properties["a"]) == ({"kind": "poll"}, "t", "b")
+            assert found.due_at == found.planned_at
+    assert schedules.get(TOPIC, "poll", next_count=2).next_at == [begun + 4 * MINUTE, begun + 5 * MINUTE]
+    schedules.delete(TOPIC, "poll")
+    with pytest.raises(NotFound):
+        schedules.get(TOPIC, "poll")
+
+
+def test_a_schedule_put_at_each_start_is_one(cluster: LocalCluster, schedules: Schedules) -> None:
+    first = schedules.put("nightly", Message(TOPIC, b"x"), every="1d")
+    assert schedules.put("nightly", Message(TOPIC, b"x"), every="1d") == first
+    with pytest.raises(AlreadyExists):
+        schedules.put("nightly", Message(TOPIC, b"y"), every="1d", create_only=True)
+    changed = schedules.put("nightly", Message(TOPIC, b"y"), every="1d")
+    assert (changed.version, changed.next_at) == (2, first.next_at)
+    assert [one.name for one in schedules.list(TOPIC)] == ["nightly"]
+    schedules.delete(TOPIC, "nightly")
+
+
+def test_a_paused_one_waits(cluster: LocalCluster, schedules: Schedules) -> None:
+    schedules.put("paused", Message("pauses", b"planned"), every="1m", missed="all")
+    assert schedules.pause("pauses", "paused").paused
+    cluster.advance("1h")
+    assert schedules.run("pauses", "paused")
+    assert bodies(cluster, "pauses", 1) == [b"planned"]
+    assert schedules.resume("pauses", "paused").next_at == [now(cluster) + MINUTE]
+    cluster.advance("1m")
+    assert bodies(cluster, "pauses", 2) == [b"planned"] * 2
+    schedules.delete("pauses", "paused")
+
+
+def test_listed_times_end(cluster: LocalCluster, schedules: Schedules) -> None:
+    begun = now(cluster)
+    times = [begun + timedelta(seconds=seconds) for seconds in (30, 5)]
+    made = schedules.put("party", Message("parties", b"x"), at=times)
+    assert (made.at, made.next_at) == (times[::-1], times[1:])
+    cluster.advance("30s")
+    assert bodies(cluster, "parties", 2) == [b"x"] * 2
+    with pytest.raises(NotFound):
+        schedules.pause("parties", "party")
+
+
+def test_an_exhausted_one_is_not_resumed(cluster: LocalCluster, schedules: Schedules) -> None:
+    schedules.put("late", Message("lates", b"x"), at=[now(cluster) + timedelta(seconds=5)])
+    schedules.pause("lates", "late")
+    cluster.advance("5s")
+    with pytest.raises(Conflict):
+        schedules.resume("lates", "late")
+    schedules.delete("lates", "late")
+
+
+def test_a_retried_occurrence_keeps_its_schedule_and_makes_no_other(
+    cluster: LocalCluster, schedules: Schedules
+) -> None:
+    begun = now(cluster)
+    schedules.put("retried", Message("retries", b"x", retry="1s,max=2"), at=[begun + timedelta(seconds=5)])
+    cluster.advance("5s")
+    with Receiver(cluster.address, "retries", group="workers") as receiver:
+        found: list[LeasedMessage] = []
+        for attempt in (1, 2):
+            found = receiver.receive(wait="10s")
+            assert [(one.schedule, one.planned_at, one.attempt) for one in found] == [
+                ("retried", begun + timedelta(seconds=5), attempt)
+            ]
+            if attempt == 1:
+                receiver.nack(found[0])
+                cluster.advance("1s")
+        receiver.ack(found)
+    with pytest.raises(NotFound):
+        schedules.get("retries", "retried")
+
+
+def test_wrong_arguments_are_refused(schedules: Schedules) -> None:
+    with pytest.raises(InvalidArgument, match="every, at or cron"):
+        schedules.put("x", Message(TOPIC, b""))
+    with pytest.raises(InvalidArgument, match="every, at or cron"):
+        schedules.put("x", Message(TOPIC, b""), every="1m", cron="* * * * *")
+    with pytest.raises(InvalidArgument, match="missed"):
+        schedules.put("x", Message(TOPIC, b""), every="1m", missed="never")  # type: ignore[typeddict-item]
+    with pytest.raises(InvalidMessage, match="time zone"):
+        schedules.put("x", Message(TOPIC, b""), at=[datetime(2100, 1, 1)])
+    with pytest.raises(InvalidArgument, match="every_ms"):
+        schedules.put("x", Message(TOPIC, b""), every="1ms")
+    with pytest.raises(InvalidArgument, match=r"schedule\.message\.keys"):
+        schedules.put("x", Message(TOPIC, b"", key="k"), every="1m")
