@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from duetime.v1 import consumer_pb2
-from duetime_format import record
+from duetime_format import events, record
 from duetime_format.names import dlq_topic, retry_topic
 from duetime_format.properties import encode_properties
 
@@ -40,6 +40,14 @@ async def lag(store: Consuming) -> list[int]:
 
 def lapsed(store: Consuming) -> float:
     return store.node.registry.get_sample_value("duetime_store_lapsed_total", {"group": GROUP}) or 0
+
+
+def ends(store: Consuming) -> int:
+    """The journal's events that end messages."""
+    log = store.node.store
+    units = log.queues.find("DT_GROUPS", 0).read(0, 10_000)
+    bodies = [record.decode(log.read_record(*unit)).body for unit in units[["position", "size"]].tolist()]
+    return sum(kind == events.END for body in bodies for kind, _ in events.events_in(body, events.keys_of(body)[1]))
 
 
 async def test_message_is_received_until_it_expires(store: Consuming) -> None:
@@ -122,11 +130,14 @@ async def test_copy_of_a_failed_message_expires_at_its_time(store: Consuming) ->
     properties = record.with_crc_mark(encode_properties(named))
     for topic in (retry_topic(GROUP), dlq_topic(GROUP)):
         await store.put(record.encode(record.Record(topic, 0, b"body", properties, reconsume_times=1)))
+    named |= {"UNIQ_KEY": "b", record.RETRY_TOPIC: dlq_topic(GROUP)}
+    properties = record.with_crc_mark(encode_properties(named))
+    await store.put(record.encode(record.Record(retry_topic("rescue"), 0, b"body", properties, reconsume_times=1)))
     await store.clock.advance(LIFE_MS)
     assert await store.receive() == []
     assert lapsed(store) == 1
-    # A dead letter stays one, also for a group that receives it.
-    assert names(await store.receive(group="rescue", topic=dlq_topic(GROUP))) == ["a"]
+    # A dead letter stays one, also for a group that receives and retries it.
+    assert sorted(names(await store.receive(group="rescue", topic=dlq_topic(GROUP)))) == ["a", "b"]
 
 
 async def test_ordered_group_continues_after_expired_messages(store: Consuming) -> None:
@@ -153,6 +164,34 @@ async def test_receive_waits_past_expired_messages(store: Consuming) -> None:
     assert names(await waiting) == ["new"]
 
 
+async def test_receives_of_one_message_pass_expired_ones_together(store: Consuming) -> None:
+    await send(store, *(f"old{n}" for n in range(2_000)), life_ms=1)
+    await store.send("new")
+    await store.clock.advance(1)
+    assert names(await store.receive(max_count=1, wait_ms=30_000)) == ["new"]
+    assert (lapsed(store), await lag(store)) == (2_000, [1])
+    assert ends(store) <= 50
+
+
+async def test_receives_of_one_message_pass_returned_expired_ones_together(store: Consuming) -> None:
+    await send(store, *(f"old{n}" for n in range(500)))
+    assert len(await store.receive(max_count=500)) == 500
+    await store.clock.advance(INVISIBLE_MS)
+    async with asyncio.timeout(60):
+        while lapsed(store) < 500:
+            assert await store.receive(max_count=1) == []
+    assert ends(store) <= 50
+
+
+async def test_receives_of_one_message_pass_expired_ones_of_a_lite_topic_together(tmp_path: Path) -> None:
+    async with Liting(tmp_path / "store") as store:
+        await store.write("a", *(f"old{n}" for n in range(500)), DT_EXPIRES="1")
+        await store.write("a", "new")
+        await store.clock.advance(1)
+        assert names(await store.read("a", max_count=1, wait_ms=30_000)) == ["new"]
+        assert (lapsed(store), ends(store) <= 50) == (500, True)
+
+
 @pytest.mark.parametrize("end", ["again", "kill"])
 async def test_messages_stay_expired_after_a_restart(store: Consuming, end: str) -> None:
     await send(store, "a", "b")
@@ -175,6 +214,17 @@ async def test_lite_topic_continues_after_expired_messages(tmp_path: Path) -> No
         assert names(await store.read("a")) == ["a3"]
         await store.clock.advance(INVISIBLE_MS)
         assert told(await store.read("a")) == [("a3", 2)]
+
+
+async def test_lite_topic_in_two_queues_keeps_its_order_after_an_expired_message(tmp_path: Path) -> None:
+    async with Liting(tmp_path / "store", queues=2) as store:
+        await store.write("a", "old", DT_EXPIRES="1")
+        await store.write("a", "second", queue=1)
+        await store.write("a", "third")
+        await store.clock.advance(1)
+        (second,) = await store.read("a")
+        await store.ack(second)
+        assert names([second, *await store.read("a")]) == ["second", "third"]
 
 
 @pytest.mark.parametrize("life", ["0", "", "soon", "9" * 19])

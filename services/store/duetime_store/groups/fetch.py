@@ -8,8 +8,9 @@ rotate over the queues, each call starting with the next one. A fetch awaits not
 loop's time is over (turns.py), and another one continues.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
 
 import numpy as np
@@ -32,6 +33,8 @@ from duetime_store.reading.turns import YieldingScan
 log = sparing()
 
 _ALL = Filter.parse("")
+# Messages that follow expired ones, read together: at first, and while all of them have expired.
+_AHEAD, _AHEAD_MAX = 16, 256
 _RETRY_TOPIC, _VISIBLE_AT = record.RETRY_TOPIC.encode(), record.VISIBLE_AT.encode()
 
 
@@ -192,11 +195,18 @@ class Fetcher:
                     by_hold.setdefault(id(hold), ([], hold.attempt, hold))[0].append(offset)
                 held = Columns(records, sizes, kept, attempts)
                 if not self._lease(fetched, place, list(by_hold.values()), place.frontier, held):
+                    self._lapse_ahead(fetched, place, partial(self._returned, place))
                     if fetched.pause():
                         return
                     continue
             if fetched.asked.ordered or not kept:
                 return
+
+    def _returned(self, place: GroupPlace, count: int) -> tuple[Columns, int]:
+        """Returned messages, which stay so."""
+        offsets, records, sizes = self._read(place, place.take_again(count))
+        place.put_again(offsets)
+        return Columns(records, sizes, offsets, []), place.frontier
 
     def _read(self, place: GroupPlace, offsets: list[int]) -> tuple[list[int], bytes, list[int]]:
         """Offsets, records and sizes of outstanding messages; ends deleted and damaged ones."""
@@ -256,9 +266,34 @@ class Fetcher:
             attempts = [count + 1 for count in retries(scanned.records, scanned.sizes)]
             held = Columns(scanned.records, scanned.sizes, offsets, attempts)
             leased = self._lease(fetched, place, by_attempt(offsets, attempts), scanned.next_offset, held)
-            fetched.unfinished |= not leased and scanned.next_offset < queue.max_offset
+            if not leased:
+                self._lapse_ahead(fetched, place, partial(self._unread, place, fetched))
+                fetched.unfinished |= place.frontier < queue.max_offset
             if not (leased and fetched.asked.wanted.passes_all) and fetched.pause():
                 return
+
+    def _unread(self, place: GroupPlace, fetched: FetchProgress, count: int) -> tuple[Columns, int]:
+        """Messages after the frontier, and the offset after them."""
+        queue, asked = self.queue(place), fetched.asked
+        scanned = self._reader.scan(queue, place.frontier, asked.wanted, count, asked.max_bytes, fetched.walk)
+        return Columns(scanned.records, scanned.sizes, scanned.offsets.tolist(), []), scanned.next_offset
+
+    def _lapse_ahead(
+        self, fetched: FetchProgress, place: GroupPlace, read: Callable[[int], tuple[Columns, int]]
+    ) -> None:
+        """Ends the expired messages that follow an expired one, many with one event: receives of one message would end
+        them one by one. `read` returns up to a number of messages, and the frontier after them."""
+        count = _AHEAD
+        while not fetched.walk.is_over:
+            held, after = read(count)
+            late = expired(place, held.records, held.sizes, self._clock.now_ms())
+            run = next((index for index, at in enumerate(late) if index != at), len(late))
+            if run:
+                self._groups.lapse(place, held.offsets[:run])
+            self._pass(place, held.offsets[run] if run < len(held.offsets) else after)
+            if run < count:
+                return
+            count = _AHEAD_MAX
 
     def _pass(self, place: GroupPlace, offset: int) -> None:
         """Moves the frontier to `offset`: no message before it is for the group."""

@@ -16,8 +16,9 @@ _NAMES = (record.EXPIRES.encode(), record.LANE_ENTRY.encode())
 
 
 def expired(place: GroupPlace, records: bytes, sizes: Sequence[int], now_ms: int) -> list[int]:
-    """The indices of expired messages. Dead letters do not expire for a group that receives their topic."""
-    if not holds(records, _MARK) or place.key.queue_topic.startswith(DLQ_PREFIX):
+    """The indices of expired messages. Dead letters, and their retries, do not expire for a group that receives their
+    topic."""
+    if not holds(records, _MARK) or place.key.topic.startswith(DLQ_PREFIX):
         return []
     lengths, entries = values(records, list(sizes), _NAMES)
     found = []

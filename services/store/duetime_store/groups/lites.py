@@ -8,7 +8,8 @@ parent's queue (`PlaceKey.is_lite`), made with the group's first message: an off
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
+from functools import partial
 from heapq import nsmallest
 from itertools import chain
 from pathlib import Path
@@ -119,11 +120,10 @@ class LiteFetcher(Fetcher):
         if any(place.entries for place in places):
             # Returned messages come first, alone, which keeps the order.
             return
-        if len(places) == 1:
-            self._next(fetched, places[0], lite, fetched.count)
-        elif oldest := self._oldest(places, lite):
-            # The next one may be in another queue.
-            self._next(fetched, oldest, lite, 1)
+        count = fetched.count if len(places) == 1 else 1
+        # The next one may be in another queue.
+        while (oldest := self._oldest(places, lite)) and not self._next(fetched, oldest, lite, count):
+            pass
 
     def _place(self, asked: FetchRequest, key: str, number: int) -> GroupPlace:
         """Raises: Overloaded: the shard or the caller has the maximum of places."""
@@ -160,8 +160,10 @@ class LiteFetcher(Fetcher):
             if foreign:
                 self._groups.skip(place, sorted(foreign))
 
-    def _oldest(self, places: Iterable[GroupPlace], lite: LiteTopicIndex) -> GroupPlace | None:
+    def _oldest(self, places: Sequence[GroupPlace], lite: LiteTopicIndex) -> GroupPlace | None:
         """The place with the first unread message in the log."""
+        if len(places) == 1:
+            return places[0]
         found: list[tuple[int, int, GroupPlace]] = []
         for place in places:
             for offset in lite.after(place.key.queue, place.frontier, 1):
@@ -169,20 +171,30 @@ class LiteFetcher(Fetcher):
                 found.append((int(units["position"][0]) if len(units) else 0, place.key.queue, place))
         return min(found, default=(0, 0, None))[2]
 
-    def _next(self, fetched: FetchProgress, place: GroupPlace, lite: LiteTopicIndex, count: int) -> None:
-        """Takes unread messages of the place."""
-        while not fetched.is_over:
-            offsets = lite.after(place.key.queue, place.frontier, 1 if fetched.peek else max(count, 1))
-            if not offsets:
-                return
-            if fetched.fresh <= 0:
-                fetched.refused = True
-                return
-            if fetched.peek:
-                fetched.found = True
-                return
-            if self._lease_some(fetched, place, offsets[: fetched.fresh]) or fetched.pause():
-                return
+    def _next(self, fetched: FetchProgress, place: GroupPlace, lite: LiteTopicIndex, count: int) -> bool:
+        """Takes unread messages of the place. Returns False if the first ones are gone, damaged or expired."""
+        offsets = lite.after(place.key.queue, place.frontier, 1 if fetched.peek else max(count, 1))
+        if not offsets or fetched.is_over:
+            return True
+        if fetched.fresh <= 0:
+            fetched.refused = True
+            return True
+        if fetched.peek:
+            fetched.found = True
+            return True
+        if self._lease_some(fetched, place, offsets[: fetched.fresh]):
+            return True
+        self._lapse_ahead(fetched, place, partial(self._ahead, place, lite))
+        return fetched.pause()
+
+    def _ahead(self, place: GroupPlace, lite: LiteTopicIndex, count: int) -> tuple[Columns, int]:
+        """Messages after the frontier, and the offset after them."""
+        queue, offsets = self.queue(place), lite.after(place.key.queue, place.frontier, count)
+        there = np.array(offsets, np.int64)
+        records, sizes, _, _ = self._reader.read(queue, there, queue.read_at(there))
+        kept = [offset for offset, size in zip(offsets, sizes, strict=True) if size]
+        after = offsets[-1] + 1 if offsets else place.frontier
+        return Columns(records, [size for size in sizes if size], kept, []), after
 
     def _lease_some(self, fetched: FetchProgress, place: GroupPlace, offsets: list[int]) -> bool:
         """Leases the first messages that fit. Returns False if none is left of them: they are gone, damaged or
