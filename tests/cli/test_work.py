@@ -25,7 +25,7 @@ from duetime_core.testing import LocalCluster
 from tests.cli.cluster import DEADLINE_S, alive
 
 SHOP = """
-    import json, os, threading, time
+    import asyncio, json, os, threading, time
     from pathlib import Path
     from duetime import App, current
 
@@ -45,6 +45,13 @@ SHOP = """
         note(f"begin {name}")
         while not Path(name).exists():
             time.sleep(0.01)
+        note(f"end {name}")
+
+    @app.task
+    async def wait_async(name: str):
+        note(f"begin {name}")
+        while not Path(name).exists():
+            await asyncio.sleep(0.01)
         note(f"end {name}")
 
     @app.task(retry="1s")
@@ -138,10 +145,15 @@ def page(url: str, path: str) -> tuple[int, str]:
 
 def test_stopped_worker_finishes_its_task(tmp_path: Path, group: str, nodes: LocalCluster) -> None:
     with working(tmp_path, group, nodes) as work:
-        work.send("wait", name="gate")
+        work.send("wait_async", name="gate")
         work.until_run("begin gate")
-        work.process.send_signal(signal.SIGTERM)
+        pid = int(work.runs()[0]["pid"])
+        # As systemd does, to every process of the service; and once more by the supervisor.
+        os.kill(pid, signal.SIGTERM)
         work.until_printed("stopping; 1 handlers are running")
+        work.process.send_signal(signal.SIGTERM)
+        work.until_printed("draining; a second signal cancels running tasks")
+        os.kill(pid, signal.SIGTERM)
         (tmp_path / "gate").touch()
         assert work.process.wait(DEADLINE_S) == 0
     assert [run["text"] for run in work.runs()] == ["begin gate", "end gate"]

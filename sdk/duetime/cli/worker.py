@@ -14,6 +14,7 @@ import faulthandler
 import json
 import logging
 import os
+import signal
 import sys
 import time
 import traceback
@@ -31,6 +32,7 @@ from duetime.client.consuming.leased import LeasedMessage
 from duetime.client.consuming.logs import log
 from duetime.client.consuming.wrapping import Middleware
 from duetime.client.errors import DueTimeError, InvalidArgument
+from duetime.client.process import Signals
 from duetime.client.tasks.app import App
 
 # sysexits.h: EX_CONFIG. A restart would not help.
@@ -88,6 +90,14 @@ class WorkerConsumer(Consumer):
     reports: FileIO
     running: RunningTasks
     overrun = False
+
+    async def _run_with_signals(self) -> None:
+        """SIGTERM drains, however often it comes: from the supervisor, and from systemd, which signals all processes of
+        a service. SIGINT cancels the running tasks."""
+        work = asyncio.current_task()
+        assert work is not None
+        with Signals(self.stop, signal.SIGTERM), Signals(work.cancel, signal.SIGINT), suppress(asyncio.CancelledError):
+            await self.run_async()
 
     async def run_async(self) -> None:
         loop = asyncio.get_running_loop()

@@ -184,7 +184,7 @@ class WorkerSupervisor:
             echo("duetime: draining; a second signal cancels running tasks", err=True)
             self._stop()
         else:
-            self._send(signal.SIGTERM if self._signal_count == 2 else signal.SIGKILL)
+            self._send(signal.SIGINT if self._signal_count == 2 else signal.SIGKILL)
 
     def _stop(self) -> None:
         self._is_stopping.set()

@@ -56,16 +56,17 @@ after_fork(connections.note_forked)
 
 
 class Signals:
-    """A with block that calls a function on SIGTERM and SIGINT, in the running event loop. It has no effect in threads
-    other than the main one."""
+    """A with block that calls a function on SIGTERM and SIGINT, or on other signals, in the running event loop. It has
+    no effect in threads other than the main one."""
 
-    def __init__(self, handle: Callable[[], None]) -> None:
+    def __init__(self, handle: Callable[[], object], *numbers: signal.Signals) -> None:
         self._handle = handle
+        self._numbers = numbers or (signal.SIGTERM, signal.SIGINT)
         self._releases: list[Callable[[], object]] = []
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in self._numbers:
                 self._catch(number)
         return self
 
