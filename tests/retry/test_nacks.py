@@ -276,6 +276,39 @@ async def test_ordered_group_keeps_its_order_through_retries(group: Group) -> No
     assert group.metric("duetime_retry_retries_total", way="in_place") == 2
 
 
+async def test_ordered_group_continues_when_a_failed_message_expires(group: Group) -> None:
+    await group.create("10m", ordered=True)
+    await group.send("A", expires_ms=60_000)
+    await group.send("B")
+    (first,) = await group.receive(max_count=1)
+    (result,) = await group.nack(first)
+    assert result.deliver_at_ms == first.message.expires_at_ms
+    await group.cluster.advance("1m")
+    assert [one.message.id for one in await group.receive()] == ["B"]
+
+
+async def test_failed_message_waits_no_longer_than_until_it_expires(group: Group) -> None:
+    await group.send("A", expires_ms=60_000)
+    (first,) = await group.receive()
+    (result,) = await group.nack(first, delay_ms=600_000)
+    assert result.deliver_at_ms == first.message.expires_at_ms
+    await group.cluster.advance("1m")
+    assert await group.is_empty()
+
+
+async def test_dead_letter_with_an_expiry_is_retried_after_its_delay(group: Group) -> None:
+    await group.send("A", expires_ms=1_000)
+    await group.nack(*await group.receive(), reject=True)
+    await group.cluster.advance("1m")
+    for delay_ms in (10_000, 20_000):
+        request = consumer_pb2.ReceiveRequest(group="rescue", topic="%DLQ%billing")
+        (leased,) = (await group.stub.Receive(request, timeout=60)).messages
+        nack = consumer_pb2.Nack(receipt=leased.receipt, error=ERROR, delay_ms=delay_ms)
+        answer = await group.stub.Nack(consumer_pb2.NackRequest(group="rescue", nacks=[nack]), timeout=60)
+        assert answer.results[0].deliver_at_ms >= group.now_ms + delay_ms
+        await group.cluster.advance(f"{delay_ms}ms")
+
+
 async def test_dead_letter_behind_a_retry_of_an_ordered_lease_waits_for_its_turn(group: Group) -> None:
     await group.create("1s", ordered=True)
     await group.send("A", "B")

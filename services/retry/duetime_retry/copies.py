@@ -25,7 +25,7 @@ from duetime_format import expiry, layout, record
 from duetime_format.attempts import AttemptHistory
 from duetime_format.lanes import queue_of
 from duetime_format.limits import PROPERTIES_BYTES_MAX
-from duetime_format.names import SCHEDULE_TOPIC, TIMER_TOPIC, dlq_topic, retry_topic
+from duetime_format.names import DLQ_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, dlq_topic, retry_topic
 from duetime_format.properties import as_text, decode_properties, encode_properties, value_of
 from duetime_format.record import Record
 
@@ -114,7 +114,6 @@ def retry_copy(failed: FailedMessage, group: str, wait: Wait, token: str = "") -
     """
     target = retry_topic(group)
     kept = _kept(failed.record)
-    kept.setdefault(record.RETRY_TOPIC, failed.record.topic)
     if token:
         kept[record.SEND_BACK] = token
     topic, queue, ending = _way(wait, target)
@@ -141,7 +140,6 @@ def _way(wait: Wait, target: str) -> tuple[str, int, dict[str, str]]:
 def dead_letter(failed: FailedMessage, group: str, reason: str, token: str = "") -> FailureCopy:
     """The record for %DLQ%group; `token` as in `retry_copy`."""
     kept = _kept(failed.record)
-    kept.setdefault(record.RETRY_TOPIC, failed.record.topic)
     kept[record.DEAD_REASON] = reason
     if token:
         kept[record.SEND_BACK] = token
@@ -183,6 +181,9 @@ def _kept(found: Record) -> dict[str, str]:
     if expires_at_ms := expiry.of_record(found):
         # The copy has a due time of its own.
         properties[record.EXPIRES] = str(max(expires_at_ms, record.TIMER_OUT_MIN))
+    if found.topic.startswith(DLQ_PREFIX) or record.RETRY_TOPIC not in properties:
+        # A dead letter names the topic of its message, which a group that receives dead letters does not receive.
+        properties[record.RETRY_TOPIC] = found.topic
     return {name: value for name, value in properties.items() if name not in _DROPPED}
 
 

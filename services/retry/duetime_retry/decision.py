@@ -9,14 +9,15 @@ from duetime.v1.message_pb2 import RetryPolicy
 from duetime_core.errors import DataLoss, DueTimeError
 from duetime_core.rpc.calls import fault_of
 from duetime_core.telemetry.defects import defect
-from duetime_format import names, record
+from duetime_format import expiry, names, record
 from duetime_format.errors import DamagedBytes
 from duetime_format.levels import DelayLevels
+from duetime_format.properties import value_of
 
 from duetime_retry.deliveries import failed_delivery
 from duetime_retry.metrics import RetryMetrics
 from duetime_retry.policies import Policies, RetryRules, policy_for
-from duetime_retry.policy import decide
+from duetime_retry.policy import Redeliver, decide
 from duetime_retry.settling import FailureCase, FailureSettler
 from duetime_retry.topics import GroupTopics
 
@@ -114,6 +115,16 @@ class Decider:
         decision = decide(
             leased.attempt, policy, self._levels, self._chance(), delay_ms=failure.delay_ms, reject=failure.reject
         )
+        expires_at_ms = expiry.of_record(found)
+        if expires_at_ms and isinstance(decision, Redeliver) and not _is_dead_letter(found):
+            # The store ends it at that time, and an ordered queue continues.
+            decision = Redeliver(min(decision.delay_ms, max(expires_at_ms - now_ms, 0)))
         failed = failed_delivery(leased, found, origin_queue, now_ms, failure.error)
         # A lease of exhausted messages has no order of its own.
         return FailureCase(leased, failed, decision, stays=leased.ordered or rules.ordered)
+
+
+def _is_dead_letter(found: record.Record) -> bool:
+    """Whether a group that receives dead letters failed it: they do not expire."""
+    topics = found.topic.encode(), value_of(found.properties, record.RETRY_TOPIC.encode()) or b""
+    return any(topic.startswith(names.DLQ_PREFIX.encode()) for topic in topics)
