@@ -1,5 +1,6 @@
 """`duetime work` as processes: runs, drain, restarts, time limits, reload, and one line for each failed import."""
 
+import asyncio
 import json
 import os
 import re
@@ -18,7 +19,7 @@ from types import ModuleType
 
 import pytest
 from duetime import App, DeadLetters
-from duetime.cli import worker
+from duetime.cli import worker, workers
 from duetime.cli.preflight import CannotStart
 from duetime_core.testing import LocalCluster
 
@@ -291,6 +292,46 @@ def test_changed_file_restarts_the_processes(tmp_path: Path, group: str, nodes: 
         work.send("run", text="two")
         until(lambda: len(work.runs()) == 2)
         assert work.end() == 0
+
+
+@pytest.mark.proof
+def test_changes_do_not_cancel_a_running_task(tmp_path: Path, group: str, nodes: LocalCluster) -> None:
+    with working(tmp_path, group, nodes, "--reload") as work:
+        work.send("wait_async", name="gate")
+        work.until_run("begin gate")
+        for number in range(2):
+            (tmp_path / f"other{number}.py").touch()
+            work.until_printed(f"other{number}.py has changed; restarting")
+        work.send("run", text="next")
+        (tmp_path / "gate").touch()
+        work.until_run("begin gate", "end gate", "next")
+        assert {run["attempt"] for run in work.runs()} == {1}
+        assert len({run["pid"] for run in work.runs()}) == 2
+
+
+STUCK = """
+    import os, signal, threading
+    from pathlib import Path
+
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    Path(f"began{os.getpid()}").touch()
+    threading.Event().wait()
+"""
+
+
+async def test_change_during_the_import_kills_a_process_that_does_not_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "stuck.py").write_text(textwrap.dedent(STUCK))
+    monkeypatch.setattr(workers, "STOP_GRACE_S", 0.0)
+    monkeypatch.setattr(workers, "RELOAD_CHECK_S", 0.01)
+    options = worker.WorkerOptions("stuck:app", [], 1, drain_s=0.0, time_limit_s=None, report_fd=-1)
+    running = asyncio.create_task(workers.WorkerSupervisor(options, 1, reloads=True).run("", None))
+    await asyncio.to_thread(until, lambda: len(list(folder.glob("began*"))) == 1)
+    (folder / "other.py").touch()
+    await asyncio.to_thread(until, lambda: len(list(folder.glob("began*"))) == 2)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await running == 0
 
 
 @pytest.mark.proof

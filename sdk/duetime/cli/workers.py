@@ -78,8 +78,8 @@ class WorkerProcess:
             )
             self.starts += 1
             if is_ended():
-                # The signal to all processes came before this one had started.
-                self.send(signal.SIGTERM)
+                # The end of all processes came before this one had started.
+                self.end()
             loop.add_reader(report_fd, self._read_report, report_fd)
             fds.callback(loop.remove_reader, report_fd)
             code = await self._process.wait()
@@ -98,9 +98,21 @@ class WorkerProcess:
 
     def send(self, number: signal.Signals) -> None:
         """Sends a signal to the process, if it runs."""
-        if self._process is not None and self._process.returncode is None:
-            with suppress(ProcessLookupError):  # it has just ended by itself
-                self._process.send_signal(number)
+        if self._process is not None:
+            _send(self._process, number)
+
+    def end(self) -> None:
+        """Makes the present process drain and end; one that does not is killed."""
+        if self._process is not None:
+            _send(self._process, signal.SIGTERM)
+            loop, within_s = asyncio.get_running_loop(), self._options.drain_s + STOP_GRACE_S
+            loop.call_later(within_s, _send, self._process, signal.SIGKILL)
+
+
+def _send(process: Process, number: signal.Signals) -> None:
+    if process.returncode is None:
+        with suppress(ProcessLookupError):  # it has just ended by itself
+            process.send_signal(number)
 
 
 def _pipe(fds: ExitStack) -> tuple[int, int]:
@@ -115,7 +127,6 @@ class WorkerSupervisor:
     """All processes of one `duetime work`."""
 
     def __init__(self, options: WorkerOptions, processes: int, *, reloads: bool) -> None:
-        self._drain_s = options.drain_s
         self._workers = [WorkerProcess(number, options) for number in range(processes)]
         self._reloads = reloads
         self._signal_count = 0
@@ -145,12 +156,13 @@ class WorkerSupervisor:
     async def _run(self) -> None:
         first, *others = self._workers
         async with asyncio.TaskGroup() as tasks:
+            # Before the first import, which may read a file that changes meanwhile.
+            watching = tasks.create_task(self._watch(_python_files())) if self._reloads else None
             keeping = [tasks.create_task(self._keep(first))]
             # One process reports a failed import, not all of them.
             await first.begun.wait()
             if not self._is_stopping.is_set():
                 keeping += [tasks.create_task(self._keep(worker)) for worker in others]
-            watching = tasks.create_task(self._watch()) if self._reloads else None
             await asyncio.wait(keeping)
             if watching is not None:
                 watching.cancel()
@@ -189,12 +201,12 @@ class WorkerSupervisor:
     def _stop(self) -> None:
         self._is_stopping.set()
         self._end_all()
-        asyncio.get_running_loop().call_later(self._drain_s + STOP_GRACE_S, self._send, signal.SIGKILL)
 
     def _end_all(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
-        self._send(signal.SIGTERM)
+        for worker in self._workers:
+            worker.end()
 
     def _send(self, number: signal.Signals) -> None:
         for worker in self._workers:
@@ -202,9 +214,8 @@ class WorkerSupervisor:
 
     # --- reloading ------------------------------------------------------------------------------------------------
 
-    async def _watch(self) -> None:
+    async def _watch(self, seen: set[tuple[str, int]]) -> None:
         """Restarts the processes when a Python file below the working directory changes."""
-        seen = await asyncio.to_thread(_python_files)
         while True:
             await pause(RELOAD_CHECK_S)
             found = await asyncio.to_thread(_python_files)
