@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from duetime import App, CancelResult, DeadLetters, Task, current
+from duetime import App, CancelResult, DeadLetters, LeasedMessage, Middleware, Task, current
 from duetime.client.message import moment
 from duetime_core.testing import LocalCluster
 
@@ -123,6 +123,24 @@ async def test_task_of_a_newer_version_waits_for_its_worker(
     async with consuming(consumer):
         await until(lambda: consumer.stats.handled == 1)
     assert runs == [("plain", 1, 2)]
+
+
+@pytest.mark.parametrize(("time_limit", "lease"), [("1s", 60), ("2m", 270), ("24h", 43_200)])
+async def test_lease_outlasts_the_time_limit(
+    app: App, nodes: LocalCluster, plain: Task[[int], None], time_limit: str, lease: int
+) -> None:
+    ends: list[float] = []
+
+    class Noting(Middleware):
+        def before(self, message: LeasedMessage) -> None:
+            ends.append(message.lease_ends_at.timestamp())
+
+    plain.send(1)
+    began_s = nodes.now_ms() // 1000
+    consumer = app.consumer(time_limit=time_limit, middleware=[Noting()])
+    async with consuming(consumer):
+        await until(lambda: consumer.stats.handled == 1)
+    assert began_s + lease <= ends[0] <= nodes.now_ms() / 1000 + lease
 
 
 def test_closed_app_connects_again(app: App, plain: Task[[int], None]) -> None:

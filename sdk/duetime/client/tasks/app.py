@@ -11,7 +11,7 @@ from duetime.client.callables import check_function
 from duetime.client.connection import resolve_server
 from duetime.client.consuming.consumer import Consumer, Unhandled
 from duetime.client.consuming.leased import LeasedMessage
-from duetime.client.consuming.leases import named, tag_named
+from duetime.client.consuming.leases import LEASE_S_MAX, named, tag_named
 from duetime.client.consuming.wrapping import HandlerCallOptions, Middleware, checked
 from duetime.client.errors import InvalidArgument
 from duetime.client.lengths import Length, seconds
@@ -139,7 +139,8 @@ class App:
         Arguments:
             concurrency: maximum tasks of each topic run at once.
             drain: as for `Consumer`.
-            time_limit: the timeout of tasks without a shorter one.
+            time_limit: the timeout of tasks without a shorter one. Leases last longer than twice this limit, at least
+                a minute: code that holds the interpreter stops their renewal.
             middleware: called around the app's own.
             kind: a subclass of Consumer.
 
@@ -161,6 +162,8 @@ class App:
             tls=self._tls,
         )
         limit_s = None if time_limit is None else seconds(time_limit, "time_limit")
+        # The rest of a lease is at least half of it: it is renewed after a third, by checks at each sixth.
+        lease_s = min(max(60.0, 2 * (limit_s or 0.0) + 30.0), LEASE_S_MAX)
         for task in self.tasks.values():
             if task.topic in wanted:
                 options = task.options
@@ -171,6 +174,7 @@ class App:
                     concurrency=concurrency,
                     max_attempts=options.max_attempts,
                     backoff=options.retry,
+                    lease=timedelta(seconds=lease_s),
                     timeout=None if timeout_s is None else timedelta(seconds=timeout_s),
                 )(task.handler())
         return found
