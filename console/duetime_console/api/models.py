@@ -8,10 +8,13 @@ from duetime.client.bodies import CONTENT_TYPE, JSON
 from duetime.client.errors import Damaged
 from duetime.client.record import decompressed
 from duetime.v1 import gateway_pb2, message_pb2
+from duetime_format.lengths import written
 from duetime_format.limits import (
     ATTEMPTS_MAX,
+    BACKOFF_FACTOR_DEFAULT,
     BACKOFF_FACTOR_MAX,
     BACKOFF_INTERVALS_MAX,
+    BACKOFF_JITTER_DEFAULT,
     ID_CHARS_MAX,
     TOPIC_CHARS_MAX,
 )
@@ -62,6 +65,22 @@ class RetryFields(RequestModel):
         return policy
 
 
+def retry_fields(policy: message_pb2.RetryPolicy) -> dict[str, Any]:
+    """A policy as RetryFields take it."""
+    found: dict[str, Any] = {"max_attempts": policy.max_attempts}
+    if policy.HasField("exponential"):
+        given = policy.exponential
+        found["exponential"] = {
+            "initial": written(given.initial_ms),
+            "max": written(given.max_ms),
+            "factor": given.factor or BACKOFF_FACTOR_DEFAULT,
+            "jitter": given.jitter if given.HasField("jitter") else BACKOFF_JITTER_DEFAULT,
+        }
+    elif policy.HasField("intervals"):
+        found["intervals"] = [written(delay_ms) for delay_ms in policy.intervals.delays_ms]
+    return found
+
+
 class BodyFields(RequestModel):
     """A body in one of three forms."""
 
@@ -87,6 +106,11 @@ class BodyFields(RequestModel):
         if "body_json" in self.model_fields_set:
             return json.dumps(self.body_json, ensure_ascii=False, separators=(",", ":")).encode()
         return (self.body or "").encode() if self.body_base64 is None else self.body_base64
+
+
+def typed_properties(given: BodyFields, properties: dict[str, str]) -> dict[str, str]:
+    """The properties of a message with this body."""
+    return ({CONTENT_TYPE: JSON} if "body_json" in given.model_fields_set else {}) | properties
 
 
 class DueFields(BodyFields):
@@ -124,11 +148,10 @@ class MessageFields(DueFields):
         return self
 
     def as_proto(self) -> message_pb2.Message:
-        typed = {CONTENT_TYPE: JSON} if "body_json" in self.model_fields_set else {}
         return message_pb2.Message(
             topic=self.topic,
             body=self.body_bytes,
-            properties=typed | self.properties,
+            properties=typed_properties(self, self.properties),
             tags=self.tags,
             keys=self.keys,
             sharding_key=self.sharding_key,
@@ -241,6 +264,11 @@ def told_body(message: message_pb2.StoredMessage) -> dict[str, str]:
         body = decompressed(message.body, message.sys_flag)
     except Damaged as error:
         return {"body_error": error.text}
+    return told_bytes(body)
+
+
+def told_bytes(body: bytes) -> dict[str, str]:
+    """The fields of BodyAnswer for a readable body."""
     try:
         return {"body": body.decode()}
     except UnicodeDecodeError:

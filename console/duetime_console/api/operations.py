@@ -68,6 +68,11 @@ class OperationCall:
         return str(self._request.path_params["name"])
 
     @property
+    def schedule(self) -> str:
+        """The schedule's name in the path."""
+        return str(self._request.path_params["schedule"])
+
+    @property
     def group(self) -> str:
         """The group in the path."""
         return str(self._request.path_params["group"])
