@@ -37,6 +37,7 @@ class NavigationEntry(NamedTuple):
 NAVIGATION = (
     NavigationEntry("/", "Now and next", ""),
     NavigationEntry("/messages", "Messages", "ListPending"),
+    NavigationEntry("/schedules", "Schedules", "ListSchedules"),
     NavigationEntry("/topics", "Topics", "ListTopics"),
     NavigationEntry("/groups", "Groups", "ListGroups"),
     NavigationEntry("/dead-letters", "Dead letters", "ListDeadLetters"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from duetime.v1 import consumer_pb2, gateway_pb2
+from duetime.v1 import consumer_pb2, gateway_pb2, message_pb2, schedules_pb2
 from duetime_core.testing import Cluster
 from playwright.async_api import Browser as Chromium
 from playwright.async_api import expect
@@ -55,6 +55,12 @@ PAGES = (
     f"/cancel?topic={REMINDERS}&key=script",
     "/send",
     "/transactions",
+    "/schedules",
+    f"/schedules?topic={RETURNS}",
+    f"/schedules/{RETURNS}/report",
+    f"/schedules/{RETURNS}/paused",
+    "/schedules/new",
+    f"/schedules/edit?topic={RETURNS}&name=report",
     "/reports",
     "/errors",
     "/runbooks",
@@ -67,6 +73,16 @@ FAILED = ("/topics/no-such-topic", "/no-such-page")
 async def retries(shown: Shown) -> None:
     await shown.traffic.create_topic(RETURNS)
     await shown.traffic.fail(RETURNS, RETURNS, "return-1", "return-2", delay_ms=3_600_000)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", autouse=True)
+async def schedules(shown: Shown) -> None:
+    rule = schedules_pb2.CronRule(expression="30 2 * * mon-fri", zone="Europe/Berlin")
+    for name in ("report", "paused"):
+        message = message_pb2.Message(topic=RETURNS, body=b'{"kind": "report"}', tags="daily")
+        schedule = schedules_pb2.Schedule(name=name, message=message, cron=rule)
+        await shown.traffic.call("PutSchedule", schedules_pb2.PutScheduleRequest(schedule=schedule))
+    await shown.traffic.call("PauseSchedule", schedules_pb2.ScheduleRef(topic=RETURNS, name="paused"))
 
 
 async def faults_of(opened: Tab, address: str, paths: Sequence[str]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 from zoneinfo import ZoneInfo
 
 import pytest
-from duetime.v1 import gateway_pb2, transactions_pb2
+from duetime.v1 import gateway_pb2, schedules_pb2, transactions_pb2
 from playwright.async_api import Browser as Chromium
 from playwright.async_api import expect
 
@@ -244,3 +244,32 @@ async def test_forms_show_the_applicable_fields(shown: Shown, desk: Chromium) ->
         await opened.goto(f"{shown.address}/groups/new")
         await page.get_by_label("Starts with").select_option("time")
         await expect(page.get_by_label("Time (")).to_be_visible()
+
+
+async def test_a_schedule_is_made_in_the_readers_zone_and_deleted_after_a_question(
+    shown: Shown, desk: Chromium
+) -> None:
+    due_ms = (shown.cluster.clock.now_ms() + 86_400_000) // 1000 * 1000
+    typed = f"{datetime.fromtimestamp(due_ms / 1000, ZoneInfo('Asia/Tokyo')):%Y-%m-%dT%H:%M:%S}"
+    async with tab(desk, timezone_id="Asia/Tokyo", locale="en-GB") as opened:
+        page = opened.page
+        await opened.goto(f"{shown.address}/schedules/new?topic=planned-here")
+        await page.get_by_label("Name", exact=True).fill("by-hand")
+        await expect(page.get_by_label("Interval", exact=True)).to_be_hidden()
+        await page.get_by_label("at listed times").check()
+        await expect(page.get_by_label("Cron expression", exact=True)).to_be_hidden()
+        await page.get_by_label("Time 2 (Asia/Tokyo)").fill(typed)
+        await page.get_by_role("button", name="Preview").click()
+        await expect(page.get_by_role("list", name="Next times")).to_contain_text(typed[11:])
+        assert await page.get_by_label("Time 1 (Asia/Tokyo)").input_value() == typed
+        assert await opened.violations() == []
+        await page.get_by_role("button", name="Create schedule").click()
+        await expect(page.get_by_role("status")).to_contain_text("The schedule is created")
+        reference = schedules_pb2.GetScheduleRequest(topic="planned-here", name="by-hand")
+        assert list((await shown.traffic.call("GetSchedule", reference)).at.at_ms) == [due_ms]
+        await page.get_by_role("button", name="Delete").click()
+        # Without a handler the browser answers no to the question.
+        assert not (await shown.traffic.call("GetSchedule", reference)).paused
+        page.once("dialog", lambda dialog: dialog.accept())
+        await page.get_by_role("button", name="Delete").click()
+        await expect(page.get_by_role("status")).to_contain_text("is deleted")

@@ -5,11 +5,13 @@ from urllib.parse import quote
 
 from duetime.v1 import message_pb2, schedules_pb2
 from duetime_format.lengths import written
+from duetime_format.levels import DELAY_MS_MAX
 from duetime_format.limits import (
     CRON_CHARS_MAX,
     PENDING_COUNT_DEFAULT,
     PENDING_COUNT_MAX,
     REQUEST_ID_CHARS_MAX,
+    SCHEDULE_EVERY_MS_MIN,
     SCHEDULE_NEXT_MAX,
     SCHEDULE_TIMES_MAX,
     ZONE_CHARS_MAX,
@@ -51,7 +53,7 @@ def missed_of(schedule: schedules_pb2.Schedule) -> str:
 class ScheduleFields(BodyFields):
     """The times of a schedule (one of `every`, `at` and `cron`), and the message of each occurrence."""
 
-    every: Length | None = Field(None, description=_EVERY)
+    every: Length | None = Field(None, ge=SCHEDULE_EVERY_MS_MIN, le=DELAY_MS_MAX, description=_EVERY)
     start_at: Moment | None = Field(None, description=_START)
     at: list[Moment] | None = Field(None, min_length=1, max_length=SCHEDULE_TIMES_MAX, description="listed times")
     cron: str | None = Field(None, min_length=1, max_length=CRON_CHARS_MAX, description=_CRON)

@@ -62,7 +62,8 @@ _MOODS = {
 _NAMES = {"restored": "delivered"}
 
 
-def _event(told: consumer_pb2.TraceEvent) -> TimelineEvent:
+def event_of(told: consumer_pb2.TraceEvent) -> TimelineEvent:
+    """The event for people."""
     value = consumer_pb2.TraceKind.DESCRIPTOR.values_by_number.get(told.kind)
     kind = value.name.removeprefix("TRACE_KIND_").lower() if value else "unknown"
     return TimelineEvent(_NAMES.get(kind, kind.replace("_", " ")), _MOODS.get(kind, ""), told)
@@ -83,7 +84,7 @@ _OUTCOMES = {
 }
 
 
-def _outcomes(events: Sequence[TimelineEvent]) -> list[GroupOutcome]:
+def outcomes_of(events: Sequence[TimelineEvent]) -> list[GroupOutcome]:
     """One for each group with an end; a redrive removes the end before it."""
     ends: dict[str, GroupOutcome] = {}
     for event in events:
@@ -114,7 +115,7 @@ async def _show(
         body, damage = decompressed(found.message.body, found.message.sys_flag), ""
     except Damaged as damaged:
         body, damage = found.message.body, damaged.text
-    events = [] if isinstance(trace, GatewayError) else [_event(each) for each in trace.events]
+    events = [] if isinstance(trace, GatewayError) else [event_of(each) for each in trace.events]
     mood, words = _TEXTS.get(request.query_params.get("told", ""), ("", ""))
     return page(
         request,
@@ -123,7 +124,7 @@ async def _show(
         found=found,
         state=state_of(found),
         events=events,
-        outcomes=_outcomes(events),
+        outcomes=outcomes_of(events),
         gaps=[] if isinstance(trace, GatewayError) else trace.gaps,
         trace_error=trace if isinstance(trace, GatewayError) else None,
         body=body,

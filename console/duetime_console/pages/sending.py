@@ -51,7 +51,7 @@ class Choice(NamedTuple):
     about: str
 
 
-async def _topics(request: Request) -> list[Choice]:
+async def topics_of(request: Request) -> list[Choice]:
     """Topics to choose from; without an answer none: the field takes any name."""
     listed = await asked(request, "ListTopics", gateway_pb2.ListTopicsRequest())
     if isinstance(listed, GatewayError):
@@ -74,7 +74,7 @@ async def show(request: Request) -> Response:
     sent = {name: request.query_params.get(name, "") for name in ("sent", "to", "due_ms", "was")}
     due_text = sent["due_ms"]
     due_ms = int(due_text) if due_text.isascii() and due_text.isdecimal() and len(due_text) < 16 else 0
-    topics = await _topics(request)
+    topics = await topics_of(request)
     return page(request, "send.html", form=form, topics=topics, faults={}, error=None, sent=sent, due_ms=due_ms)
 
 
@@ -95,9 +95,9 @@ async def send(request: Request) -> Response:
                 query |= {"was": "duplicate"} if result.duplicate else {"was": "past"} if result.was_past else {}
                 return RedirectResponse(f"/send?{urlencode(query)}", 303)
             error = GatewayError.of_fault(result.fault)
-            faults = {_field(each.field): each.description for each in error.violations}
+            faults = {field_of(each.field): each.description for each in error.violations}
         except ValidationError as invalid:
-            faults = {_field(field): text for field, text in violations_of(invalid)}
+            faults = {field_of(field): text for field, text in violations_of(invalid)}
         except GatewayError as refused:
             error = refused
     sent = dict.fromkeys(("sent", "to", "due_ms", "was"), "")
@@ -105,7 +105,7 @@ async def send(request: Request) -> Response:
         request,
         "send.html",
         form=form,
-        topics=await _topics(request),
+        topics=await topics_of(request),
         faults=faults,
         error=error,
         sent=sent,
@@ -114,7 +114,7 @@ async def send(request: Request) -> Response:
     )
 
 
-def _field(path: str) -> str:
+def field_of(path: str) -> str:
     """The form's field for a path inside a message."""
     name = re.split(r"[.\[]", path)[0]
     if name == "retry":
@@ -127,17 +127,18 @@ def _values(form: dict[str, str], faults: dict[str, str]) -> dict[str, Any]:
     """The fields of MessageFields; errors go to `faults`."""
     values: dict[str, Any] = {name: form[name].strip() for name in _TEXTS}
     values["keys"] = [key.strip() for key in re.split(r"[,\n]", form["keys"]) if key.strip()]
-    values["properties"] = _properties(form["properties"], faults)
+    values["properties"] = properties_of(form["properties"], faults)
     values |= {name: form[name].strip() for name in ("queue", "flag", "priority", "expires") if form[name].strip()}
-    values |= _body(form, faults) | _due(form, faults) | _retry(form)
+    values |= body_of(form, faults) | _due(form, faults) | retry_of(form)
     if form["born_at"].strip():
-        values["born_at"] = _moment(form, "born_at", faults)
+        values["born_at"] = moment_of(form, "born_at", faults)
     if form["replace"]:
         values |= {"replace": True, "max_wait": form["max_wait"].strip() or 0}
     return values
 
 
-def _body(form: dict[str, str], faults: dict[str, str]) -> dict[str, Any]:
+def body_of(form: dict[str, str], faults: dict[str, str]) -> dict[str, Any]:
+    """The body in one of the forms of BodyFields; errors go to `faults`."""
     # Browsers send line ends as CR LF.
     text = form["body"].replace("\r\n", "\n")
     name = _BODIES.get(form["form"], "body")
@@ -157,7 +158,7 @@ def _body(form: dict[str, str], faults: dict[str, str]) -> dict[str, Any]:
 def _due(form: dict[str, str], faults: dict[str, str]) -> dict[str, Any]:
     kind = form["due"]
     if kind == "at":
-        return {"deliver_at": _moment(form, "at", faults)}
+        return {"deliver_at": moment_of(form, "at", faults)}
     if kind in ("delay", "level"):
         if not form[kind].strip():
             faults[kind] = "is needed"
@@ -165,7 +166,8 @@ def _due(form: dict[str, str], faults: dict[str, str]) -> dict[str, Any]:
     return {}
 
 
-def _moment(form: dict[str, str], name: str, faults: dict[str, str]) -> int:
+def moment_of(form: dict[str, str], name: str, faults: dict[str, str]) -> int:
+    """Unix ms of a time field; errors go to `faults`."""
     try:
         return moment_ms(form[name])
     except (InvalidMoment, OverflowError) as error:
@@ -173,7 +175,7 @@ def _moment(form: dict[str, str], name: str, faults: dict[str, str]) -> int:
         return 0
 
 
-def _properties(text: str, faults: dict[str, str]) -> dict[str, str]:
+def properties_of(text: str, faults: dict[str, str]) -> dict[str, str]:
     """Properties from lines of `name=value`."""
     found: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -185,7 +187,8 @@ def _properties(text: str, faults: dict[str, str]) -> dict[str, str]:
     return found
 
 
-def _retry(form: dict[str, str]) -> dict[str, Any]:
+def retry_of(form: dict[str, str]) -> dict[str, Any]:
+    """The field `retry`, unless the group's policy was chosen."""
     if form["backoff"] == "group":
         return {}
     policy: dict[str, Any] = {"max_attempts": form["max_attempts"].strip() or 0}
