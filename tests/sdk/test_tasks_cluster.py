@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from duetime import App, CancelResult, DeadLetters, LeasedMessage, Middleware, Task, current
+from duetime import App, AsyncReceiver, CancelResult, DeadLetters, LeasedMessage, Middleware, Task, current
 from duetime.client.message import moment
 from duetime_core.testing import LocalCluster
 
@@ -85,6 +85,34 @@ async def test_failed_task_runs_again_by_its_own_policy(
         await asyncio.to_thread(nodes.advance, "2s")
         await until(lambda: consumer.stats.dead == 1)
     assert runs == [("plain", -1, 1), ("plain", -1, 2)]
+
+
+async def test_attempts_of_dead_processes_count_beside_a_task_without_a_number(
+    app: App, nodes: LocalCluster, awaited: Task[[int], None], runs: list[tuple[str, int, int]]
+) -> None:
+    @app.task(max_attempts=1)
+    def once(n: int) -> None:
+        runs.append(("once", n, current().attempt))
+
+    once.send(1)
+    once.with_options(retry="1s").send(2)
+    awaited.send(3)
+    async with AsyncReceiver(nodes.address, app.name, group=app.name) as dying:
+        await until_received(dying, 3)
+    await asyncio.to_thread(nodes.advance, "61s")
+    consumer = app.consumer()
+    async with consuming(consumer):
+        await until(lambda: consumer.stats.handled + consumer.stats.dead == 3)
+    # The message with a policy of its own has the group's number.
+    assert sorted(runs) == [("awaited", 3, 2), ("once", 2, 2)]
+    with DeadLetters(nodes.address, app.name) as letters:
+        (letter,) = letters.list()
+    assert letter.error.endswith("attempt 2 exceeds max_attempts 1")
+
+
+async def until_received(receiver: AsyncReceiver, count: int) -> None:
+    while count > 0:
+        count -= len(await receiver.receive())
 
 
 async def test_changed_signature_makes_a_dead_letter_with_its_reason(

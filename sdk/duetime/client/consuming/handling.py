@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from duetime_format import record
 from duetime_format.limits import RECEIPTS_MAX, RECEIVE_COUNT_MAX
 
 from duetime.client import tracing
@@ -52,6 +53,7 @@ LAST_ANSWER_S = 0.1
 # Time for cancelled handlers to end, and for the last outcomes.
 CANCEL_S = 1.0
 FLUSH_S = 5.0
+_OWN_POLICY = record.RETRY.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +256,11 @@ class HandlerRunner:
             self._drop(message)
             return False
         handler = self._by_tag.get(message.tags, self._rest) if self._by_tag else self._rest
+        count_max = 0 if handler.policy is None else handler.policy.max_attempts
+        if 0 < count_max < message.attempt and not message.text_of(_OWN_POLICY):
+            # The end of a lease counts by the most generous handler of the topic.
+            self._failed(handler, message, Reject(f"attempt {message.attempt} exceeds max_attempts {count_max}"))
+            return False
         current.set(message)
         self._begun_count += 1
         try:
