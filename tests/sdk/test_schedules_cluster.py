@@ -92,12 +92,12 @@ def test_listed_times_end(cluster: LocalCluster, schedules: Schedules) -> None:
 
 
 def test_an_exhausted_one_is_not_resumed(cluster: LocalCluster, schedules: Schedules) -> None:
-    schedules.put("late", Message("lates", b"x"), at=[now(cluster) + timedelta(seconds=5)])
-    schedules.pause("lates", "late")
+    schedules.put("late", Message("late_ones", b"x"), at=[now(cluster) + timedelta(seconds=5)])
+    schedules.pause("late_ones", "late")
     cluster.advance("5s")
     with pytest.raises(Conflict):
-        schedules.resume("lates", "late")
-    schedules.delete("lates", "late")
+        schedules.resume("late_ones", "late")
+    schedules.delete("late_ones", "late")
 
 
 def test_a_retried_occurrence_keeps_its_schedule_and_makes_no_other(
