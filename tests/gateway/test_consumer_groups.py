@@ -270,6 +270,17 @@ async def test_group_is_paused_on_all_shards(tapped: Gateway, taps: list[TappedS
     assert len(found) == 4
 
 
+async def test_pause_of_an_unknown_topic_is_rejected(tapped: Gateway) -> None:
+    await create(tapped)
+    pause = consumer_pb2.PauseGroupRequest(name="billing", topic="orders")
+    unknown = await error_of(tapped.stub.PauseGroup(pause, timeout=WAIT_S))
+    assert unknown.code() == grpc.StatusCode.NOT_FOUND
+    await tapped.stub.PauseGroup(consumer_pb2.PauseGroupRequest(name="billing"), timeout=WAIT_S)
+    # The pause of a topic that is gone can be ended.
+    request = consumer_pb2.ResumeGroupRequest(name="billing", topic="orders")
+    assert len((await tapped.stub.ResumeGroup(request, timeout=WAIT_S)).pauses) == 1
+
+
 async def test_pauses_of_shards_are_joined(tapped: Gateway, taps: list[TappedStore]) -> None:
     await make_topic(tapped)
     await create(tapped)

@@ -53,6 +53,25 @@ async def test_group_is_active_until_its_last_message_is_acknowledged(tmp_path: 
             assert (await keda.count(), await keda.active()) == (0, False)
 
 
+async def test_messages_of_a_paused_group_count_after_the_pause(group: Group, keda: Keda) -> None:
+    await group.create()
+    await group.send(*IDS[:10])
+    for topic in ("", "orders"):
+        assert await keda.count(topics="orders") == 10
+        pause = consumer_pb2.PauseGroupRequest(name=group.name, topic=topic)
+        await group.stub.PauseGroup(pause, timeout=60)
+        assert (await keda.count(topics="orders"), await keda.active(topics="orders")) == (0, False)
+        resume = consumer_pb2.ResumeGroupRequest(name=group.name)
+        await group.stub.ResumeGroup(resume, timeout=60)
+    leased = await group.receive(1, max_count=1)
+    for topic in ("", "orders"):
+        pause = consumer_pb2.PauseGroupRequest(name=group.name, topic=topic)
+        await group.stub.PauseGroup(pause, timeout=60)
+        assert await keda.count(topics="orders") == len(leased)
+        await group.stub.ResumeGroup(consumer_pb2.ResumeGroupRequest(name=group.name), timeout=60)
+    assert await keda.count() == 10
+
+
 async def test_unread_messages_count_on_shards_from_which_the_group_has_not_received(group: Group, keda: Keda) -> None:
     await group.create()
     await group.send(*IDS)

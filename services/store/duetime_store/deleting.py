@@ -4,7 +4,7 @@ A deletion is one record of the log. Everything else of the topic is removed in 
 leaves either the topic or its deletion:
 
     closed ──▶ nothing pending ──▶ record durable: queues and places of groups are gone for everybody
-           ──▶ offsets of groups ──▶ topics.json ──▶ checkpoint, which has the deletion ──▶ files of the queues
+           ──▶ offsets, pauses of groups ──▶ topics.json ──▶ checkpoint, which has the deletion ──▶ files of the queues
 
 Recovery or the next call repeats all steps after the record.
 """

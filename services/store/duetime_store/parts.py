@@ -189,7 +189,7 @@ def make_parts(base: StoreBase, opened: OpenedStore) -> StoreParts:
     admin = GroupAdmin(store, groups, offsets, retries, flusher, turns, lites, shard=shard)
     table, results = opened.transactions, SendResultMaker(store, shard=shard)
     giving_up, checks = _make_checks(base, opened, alarm, flusher)
-    readers = TopicReaders(store.queues, store.log, groups, offsets, turns, lites)
+    readers = TopicReaders(store.queues, store.log, groups, offsets, turns, lites, receiver.pauses)
     backlog = BacklogCounter(store.lanes, store.ledger, store.clock, surveyor, turns)
     left = unread(store.queues, groups.progress, offsets, lites)
     return StoreParts(

@@ -14,7 +14,7 @@ from duetime_store.groups import pauses
 
 from tests.faulty_disk import FaultyDisk
 from tests.store.conftest import sent
-from tests.store.groups.running import GROUP, INVISIBLE_MS, OK, Consuming, names, told
+from tests.store.groups.running import GROUP, INVISIBLE_MS, OK, TOPIC, Consuming, names, told
 from tests.store.groups.test_lites import Liting
 
 HOUR_MS = 3_600_000
@@ -41,6 +41,12 @@ async def waiting(store: Consuming, count: int = 1) -> None:
     async with asyncio.timeout(60):
         while len(store.node.parts.receiver.pauses._waiters) < count:
             await store.describe()
+
+
+async def delete_topic(store: Consuming) -> None:
+    for stage in (store_pb2.DELETION_STAGE_CLOSE, store_pb2.DELETION_STAGE_DELETE):
+        request = store_pb2.DeleteStoredTopicRequest(name=TOPIC, stage=stage, generation=1)
+        await store.stub.DeleteTopic(request, timeout=60)
 
 
 def is_paused(store: Consuming) -> bool:
@@ -158,6 +164,37 @@ async def test_deleted_group_is_not_paused(store: Consuming) -> None:
     await pause(store)
     await store.stub.DeleteGroup(consumer_pb2.DeleteGroupRequest(name=GROUP), timeout=60)
     assert names(await store.receive()) == ["a"]
+
+
+async def test_group_has_a_limited_number_of_pauses(store: Consuming) -> None:
+    for number in range(pauses.GROUP_PAUSES_MAX):
+        await pause(store, topic=f"topic{number}")
+    with pytest.raises(grpc.aio.AioRpcError, match="billing has 100 pauses; the limit is 100") as caught:
+        await pause(store)
+    assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    # An earlier one can be replaced, others are not affected.
+    assert ("topic7", 0) in await pause(store, topic="topic7")
+    assert await pause(store, "other") == [("", 0)]
+
+
+@pytest.mark.parametrize("topic", [TOPIC, ""])
+async def test_receive_of_a_paused_topic_ends_when_the_topic_is_deleted(store: Consuming, topic: str) -> None:
+    await pause(store, topic=topic)
+    receive = asyncio.create_task(store.receive(wait_ms=30_000))
+    await waiting(store)
+    await delete_topic(store)
+    with pytest.raises(grpc.aio.AioRpcError, match="orders"):
+        await receive
+
+
+async def test_new_topic_with_the_name_of_a_paused_one_is_not_paused(store: Consuming) -> None:
+    await pause(store, topic=TOPIC)
+    await pause(store, topic="other")
+    await delete_topic(store)
+    await store.stub.PutTopic(store_pb2.PutTopicRequest(name=TOPIC, queue_count=1, generation=2), timeout=60)
+    await store.send("a")
+    assert names(await store.receive()) == ["a"]
+    assert [one.topic for one in (await store.describe()).pauses] == ["other"]
 
 
 async def test_lite_topics_are_paused_with_their_topic(tmp_path: Path) -> None:

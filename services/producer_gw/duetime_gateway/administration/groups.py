@@ -162,7 +162,7 @@ class ConsumerGroups:
         to retry.
 
         Raises:
-            DueTimeError: bad fields, no such group, or an error of a shard.
+            DueTimeError: bad fields, no such group or topic, or an error of a shard.
         """
         return await self._set_paused("PauseGroup", request)
 
@@ -175,6 +175,8 @@ class ConsumerGroups:
     ) -> consumer_pb2.GroupPauses:
         check_pause(request)
         await self._groups.get(request.name)
+        if request.topic and call == "PauseGroup":
+            await self._places.of(request.topic)
         asked = (shard.store.ask(call, request) for shard in self._shards.all())
         answers = raise_first(await asyncio.gather(*asked, return_exceptions=True))
         return consumer_pb2.GroupPauses(pauses=_joined(pause for answer in answers for pause in answer.pauses))

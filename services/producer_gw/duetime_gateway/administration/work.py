@@ -26,17 +26,23 @@ class GroupWork:
         """Counts the messages; also returns the shards without an answer. If there are any, the count is a lower bound.
 
         A group has no offset in a queue before it first receives from it. The queues of its topics count all the same,
-        from the offset at which the group will start. `topics`: further topics, never received from.
+        from the offset at which the group will start. `topics`: further topics, never received from. Messages that a
+        pause keeps from receivers do not count, except those with a lease.
 
         Raises:
             DueTimeError: no such group or topic, or the metadata database does not answer.
         """
         found = await self._groups.describe(name)
-        count = found.waiting_retries + sum(queue.lag for queue in found.queues)
+        paused = {pause.topic for pause in found.pauses}
+        if "" in paused:
+            return sum(queue.in_flight for queue in found.queues), found.unreachable_shards
+        # A retry topic has retries of all the group's topics.
+        count = found.waiting_retries
+        count += sum(queue.in_flight if queue.topic in paused else queue.lag for queue in found.queues)
         missing = {*found.unreachable_shards, *found.counting_shards}
         if not missing:
             known = {queue.topic for queue in found.queues if not is_group_topic(queue.topic)}
-            unread = (self._unread(found, topic, topic in topics) for topic in known.union(topics))
+            unread = (self._unread(found, topic, topic in topics) for topic in known.union(topics) - paused)
             count += sum(raise_first(await asyncio.gather(*unread, return_exceptions=True)))
         return count, sorted(missing)
 

@@ -256,7 +256,7 @@ class LiteReceiver:
         self._waiters.join(waiter, asked.lites)
         left: Sequence[str] = asked.lites
         try:
-            while not waiter.is_over and await self._pauses.over(asked.group, asked.topic, give_up_ms):
+            while not waiter.is_over and await self._pauses.over(asked.group, asked.topic, give_up_ms, waiter):
                 with self._turns.walk() as walk:
                     walk.start_freely()
                     while left and not self._pauses.holds(asked.group, asked.topic):

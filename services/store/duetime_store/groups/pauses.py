@@ -9,11 +9,11 @@ Leases from before stay valid: they can be acknowledged, renewed and returned.
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import structlog
 from duetime.v1 import consumer_pb2
-from duetime_core.errors import DiskFull, InvalidArgument, Unavailable, Violation, refuse
+from duetime_core.errors import DiskFull, InvalidArgument, Overloaded, Unavailable, Violation, refuse
 from duetime_format.errors import within
 from duetime_format.levels import DELAY_MS_MAX
 
@@ -26,6 +26,21 @@ from duetime_store.lanes.alarm import ClockAlarm, ShardClock
 log = structlog.get_logger()
 
 FILE = "duetimePauses.json"
+# Each change writes all pauses of the shard.
+GROUP_PAUSES_MAX, SHARD_PAUSES_MAX = 100, 10_000
+
+
+class PausesExhausted(Overloaded):
+    """The group or the shard has its maximum of pauses."""
+
+    reason = "PAUSES_EXHAUSTED"
+    retriable = False
+
+
+class PausedWaiter(Protocol):
+    """A waiter, or a line of them, whose group or topic may be deleted."""
+
+    is_over: bool
 
 
 class Pause(NamedTuple):
@@ -62,12 +77,12 @@ class GroupPauses:
         """Whether the group may not receive the topic now."""
         return bool(self._pauses) and bool(self._lasting(group, topic))
 
-    async def over(self, group: str, topic: str, give_up_ms: float) -> bool:
-        """Waits while the group may not receive the topic. False: until `give_up_ms` of the monotonic clock it may
-        not."""
+    async def over(self, group: str, topic: str, give_up_ms: float, waiter: PausedWaiter) -> bool:
+        """Waits while the group may not receive the topic. False: until `give_up_ms` of the monotonic clock it may not,
+        or the waiter is over."""
         while self._pauses and (lasting := self._lasting(group, topic)):
             left_ms = give_up_ms - self._clock.monotonic_ms()
-            if left_ms <= 0:
+            if left_ms <= 0 or waiter.is_over:
                 return False
             changed = asyncio.get_running_loop().create_future()
             self._waiters.add(changed)
@@ -105,6 +120,7 @@ class GroupPauses:
 
         Raises:
             InvalidArgument: a field is wrong, or the end is not in the future.
+            PausesExhausted: there are too many.
             DiskFull, Unavailable: it was not written, and nothing has changed.
         """
         check_group(request.name)
@@ -134,11 +150,27 @@ class GroupPauses:
     async def forget(self, group: str) -> None:
         """Ends the pauses of a deleted group."""
         await self.resume(consumer_pb2.ResumeGroupRequest(name=group))
+        self._wake()
+
+    async def forget_topic(self, topic: str) -> None:
+        """Ends the pauses of a deleted topic, and waits for it. Raises: DiskFull, Unavailable."""
+        self._wake()
+        ended = [key for key in self._pauses if key[1] == topic]
+        if ended:
+            await self._change(dict.fromkeys(ended))
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def _change(self, changes: Mapping[tuple[str, str], Pause | None]) -> None:
         """Applies and writes changes; None: the pause ends."""
         async with self._writing:
             before = self._pauses
+            for key, pause in changes.items():
+                if pause is not None:
+                    _check_new(self.all(), key)
             changed = {**self.all(), **changes}
             self._pauses = {key: pause for key, pause in changed.items() if pause is not None}
             try:
@@ -150,9 +182,7 @@ class GroupPauses:
                     DiskFull(why) if error.errno in NO_ROOM else Unavailable(why, reason="GROUP_NOT_KEPT")
                 ) from error
             finally:
-                for waiter in self._waiters:
-                    if not waiter.done():
-                        waiter.set_result(None)
+                self._wake()
 
     def _write(self, pauses: Pauses) -> None:
         """On the worker's thread."""
@@ -162,6 +192,14 @@ class GroupPauses:
             for (group, topic), pause in sorted(pauses.items())
         ]
         configs.write(directory.disk, directory.config, FILE, {"pauses": rows})
+
+
+def _check_new(known: Pauses, key: tuple[str, str]) -> None:
+    """Raises: PausesExhausted."""
+    of_group = sum(group == key[0] for group, _ in known)
+    for count, limit, owner in ((of_group, GROUP_PAUSES_MAX, key[0]), (len(known), SHARD_PAUSES_MAX, "the shard")):
+        if key not in known and count >= limit:
+            raise PausesExhausted(f"{owner} has {count} pauses; the limit is {limit}: resume some, or pause all topics")
 
 
 def _parsed(content: Mapping[str, Any] | None) -> Pauses:

@@ -167,7 +167,7 @@ class GroupReceiver:
         try:
             while True:
                 may_fetch = waiter is not None or not asked.wait_ms or not line.is_waking
-                if may_fetch and await self.pauses.over(asked.group, asked.topic, give_up_ms):
+                if may_fetch and await self.pauses.over(asked.group, asked.topic, give_up_ms, line):
                     found = await self._found(asked, line, take, give_up_ms)
                     if found is not None:
                         return found

@@ -11,6 +11,7 @@ from duetime_format.units import FILLER_SIZE
 from duetime_store.groups.groups import GroupRegistry, is_in
 from duetime_store.groups.holds import GroupPlace
 from duetime_store.groups.offsets import CommittedOffsets
+from duetime_store.groups.pauses import GroupPauses
 from duetime_store.log.commitlog import CommitLog
 from duetime_store.queues.lites import Lites
 from duetime_store.queues.queues import Queues
@@ -41,6 +42,7 @@ class TopicReaders:
         offsets: CommittedOffsets,
         turns: ScanTurns,
         lites: Lites,
+        pauses: GroupPauses,
     ) -> None:
         self._queues = queues
         self._log = log
@@ -48,6 +50,7 @@ class TopicReaders:
         self._offsets = offsets
         self._turns = turns
         self._lites = lites
+        self._pauses = pauses
 
     async def left(self, topic: str) -> dict[str, RemainingMessages]:
         """Remaining messages by group: for groups that receive the topic, and for those that only commit offsets in
@@ -105,6 +108,8 @@ class TopicReaders:
         self._groups.delete_topic(topic)
 
     async def end(self, topic: str) -> None:
-        """As `gone`, and also removes committed offsets in the topic. Idempotent. Raises: DueTimeError."""
+        """As `gone`, and also removes committed offsets in the topic and its pauses. Idempotent. Raises:
+        DueTimeError."""
         self._groups.delete_topic(topic)
+        await self._pauses.forget_topic(topic)
         await self._offsets.delete_topic(topic)
