@@ -279,6 +279,19 @@ async def test_a_stop_ends_a_redrive_that_waits_for_its_turn() -> None:
         await anext(service.redrive())
 
 
+async def test_expired_dead_letter_is_not_redriven() -> None:
+    service = Service(0)
+    now_ms = service.clock.now_ms()
+    lives = [now_ms + 1, now_ms, now_ms]
+    letters = [dead(number, DT_EXPIRES=str(at_ms)) for number, at_ms in enumerate(lives[:2])]
+    # A group that receives dead letters gets them after their expiry too.
+    service.store.letters[0] = [*letters, dead(2, DT_EXPIRES=str(now_ms), RETRY_TOPIC="%DLQ%audit")]
+    results = [one async for one in service.redrive()]
+    assert [one.outcome for one in results] == [REDRIVEN, FAILED, REDRIVEN]
+    assert f"it expired at {now_ms}" in results[1].fault.message
+    assert await service.listed() == ["id1"]
+
+
 async def test_failed_redrive_is_reported_and_the_letter_stays() -> None:
     service = Service(0)
     service.store.letters[0] = [dead(0), dead(1, RETRY_TOPIC="", DLQ_ORIGIN_TOPIC=""), dead(2)]

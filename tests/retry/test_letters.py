@@ -96,7 +96,7 @@ def test_an_error_is_not_found_where_none_is_known() -> None:
 
 def test_redriven_dead_letter_restarts_its_attempts_and_keeps_its_history() -> None:
     before = letter(4)
-    copy = redriven(before)
+    copy = redriven(before, START_MS)
     names = decode_properties(copy.properties)
     assert (copy.topic, copy.queue, copy.body, copy.reconsume_times) == (RETRY, 0, b"4", 0)
     assert (names["RETRY_TOPIC"], names["DT_ORIGIN"], names["DT_REDRIVEN"]) == ("orders", "3:74", "1")
@@ -105,21 +105,21 @@ def test_redriven_dead_letter_restarts_its_attempts_and_keeps_its_history() -> N
     assert not gone & names.keys()
     assert record.has_crc_mark(copy.properties)
     again = StoredDeadLetter(replace(copy, topic="%DLQ%billing"), PLACE, 9)
-    assert decode_properties(redriven(again).properties)["DT_REDRIVEN"] == "2"
+    assert decode_properties(redriven(again, START_MS).properties)["DT_REDRIVEN"] == "2"
 
 
 def test_a_brokers_dead_letter_is_redriven() -> None:
-    names = decode_properties(redriven(a_brokers()).properties)
+    names = decode_properties(redriven(a_brokers(), START_MS).properties)
     assert (names["RETRY_TOPIC"], names["UNIQ_KEY"], names["DT_REDRIVEN"]) == ("orders", "id4", "1")
     assert not {"DELAY", "REAL_TOPIC", "REAL_QID"} & names.keys()
 
 
 def test_dead_letter_without_origin_or_space_is_not_redriven() -> None:
     with pytest.raises(NotRedrivable, match="neither RETRY_TOPIC nor DLQ_ORIGIN_TOPIC"):
-        redriven(letter(RETRY_TOPIC="", DLQ_ORIGIN_TOPIC=""))
-    assert redriven(letter(RETRY_TOPIC="")).topic == RETRY
+        redriven(letter(RETRY_TOPIC="", DLQ_ORIGIN_TOPIC=""), START_MS)
+    assert redriven(letter(RETRY_TOPIC=""), START_MS).topic == RETRY
     with pytest.raises(NotRedrivable, match="the limit is 32767"):
-        redriven(letter(note="x" * 32_600))
+        redriven(letter(note="x" * 32_600), START_MS)
 
 
 def test_records_are_split() -> None:

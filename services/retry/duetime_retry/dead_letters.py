@@ -255,7 +255,7 @@ class DeadLetterOperations:
         copies: list[tuple[StoredDeadLetter, bytes]] = []
         for letter in letters:
             try:
-                copies.append((letter, record.encode(redriven(letter))))
+                copies.append((letter, record.encode(redriven(letter, self._clock.now_ms()))))
             except NotRedrivable as error:
                 _fail(results[letter.offset], fault_of(error))
         if not copies:

@@ -140,12 +140,15 @@ def split(records: bytes, offsets: list[int], place: ShardQueue) -> Iterator[Sto
         at += found.size
 
 
-def redriven(letter: StoredDeadLetter) -> Record:
+def redriven(letter: StoredDeadLetter, now_ms: int) -> Record:
     """The record for %RETRY%group that delivers the message to its group once more, at once and with all its attempts.
 
     Raises:
-        NotRedrivable: its original topic is unknown, or the copy's properties have no room.
+        NotRedrivable: its original topic is unknown, it has expired, or the copy's properties have no room.
     """
+    expires_at_ms = expiry.of_record(letter.record)
+    if 0 < expires_at_ms <= now_ms and not letter.origin_topic.startswith(DLQ_PREFIX):
+        raise NotRedrivable(f"it expired at {expires_at_ms}: the group would not receive it")
     if not letter.origin_topic:
         raise NotRedrivable("its original topic is unknown: it has neither RETRY_TOPIC nor DLQ_ORIGIN_TOPIC")
     properties = {name: value for name, value in letter.properties.items() if name not in OF_ONE_WAY}
