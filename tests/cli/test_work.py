@@ -265,6 +265,30 @@ def test_process_whose_code_holds_the_interpreter_is_replaced(tmp_path: Path, gr
         assert [run["attempt"] for run in work.runs()] == [1, 2]
 
 
+LEAVING = """
+    if not Path("again").exists():
+        Path("again").touch()
+        threading.Thread(target=threading.Event().wait).start()
+
+    @app.task(max_attempts=1)
+    async def leave():
+        sys.exit(78)
+"""
+
+
+@pytest.mark.proof
+def test_process_whose_task_exits_is_replaced(tmp_path: Path, group: str, nodes: LocalCluster) -> None:
+    code = SHOP.replace("threading, time", "sys, threading, time") + LEAVING
+    with working(tmp_path, group, nodes, "--metrics-port", "0", code=code) as work:
+        url = work.until_printed("health and metrics at (.*)/metrics")
+        until(lambda: page(url, "/readyz")[0] == 200)
+        work.send("leave")
+        work.until_printed("SystemExit: 78")
+        until(lambda: page(url, "/readyz") == (503, "0 of 1 processes serve\n"))
+        work.until_printed("worker 0 ended with exit code 1; restarting it now")
+        until(lambda: page(url, "/readyz")[0] == 200)
+
+
 @pytest.mark.proof
 def test_process_of_a_thread_that_hangs_is_replaced(tmp_path: Path, group: str, nodes: LocalCluster) -> None:
     with working(tmp_path, group, nodes, "--time-limit", "1s", "--drain", "100ms") as work:

@@ -130,7 +130,8 @@ class WorkerConsumer(Consumer):
             await pause(TICK_S)
 
     def _report(self) -> None:
-        line = {"serving": self._started.is_set(), "running": len(self.running), **asdict(self.stats)}
+        serves = self._loop is not None and self._started.is_set() and not self._stopping.is_set()
+        line = {"serving": serves, "running": len(self.running), **asdict(self.stats)}
         # A full pipe takes nothing: the next line has the counts, too.
         with suppress(OSError):  # the supervisor is gone
             self.reports.write(json.dumps(line).encode() + b"\n")
@@ -196,6 +197,10 @@ def run(options: WorkerOptions) -> int:
     except DueTimeError as error:
         print_error(str(error))
         return UNUSABLE if isinstance(error, CannotStart | InvalidArgument) else 1
+    except SystemExit:
+        # A task raised it: its exit code means nothing to the supervisor.
+        traceback.print_exc()
+        return 1
     return OVERRUN if consumer.overrun else 0
 
 
@@ -207,7 +212,9 @@ def _log() -> None:
 
 
 if __name__ == "__main__":
-    code = run(WorkerOptions(**json.loads(sys.argv[1])))
-    # A thread that does not end must not keep the process.
-    faulthandler.dump_traceback_later(EXIT_S, exit=True)
+    try:
+        code = run(WorkerOptions(**json.loads(sys.argv[1])))
+    finally:
+        # A thread that does not end must not keep the process.
+        faulthandler.dump_traceback_later(EXIT_S, exit=True)
     sys.exit(code)
