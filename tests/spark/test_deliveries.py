@@ -302,7 +302,30 @@ def test_message_that_lapses_is_no_delivery_and_its_last_one_expired() -> None:
     told = Told()
     told.give(told.lease(77, 50), [4, 5])
     told.add(lambda journal: journal.end(told.place, LAPSED, [4, 9]))
-    assert told.rows(now_ms=500) == [(4, 77, 1, 50, 500, "expired"), (5, 77, 1, 50, 500, "expired")]
+    assert told.rows(now_ms=400) == [(4, 77, 1, 50, 500, "expired"), (5, 77, 1, 50, None, "open")]
+    told.add(lambda journal: journal.reset(told.place, 0))
+    assert [row[::5] for row in told.rows()] == [(4, "expired"), (5, "returned")]
+
+
+def test_last_delivery_of_a_message_that_lapses_under_a_retry_services_lease_expired() -> None:
+    told = Told()
+    told.give(told.lease(77, 50, ordered=True), [4, 5], attempt=3)
+    told.give(told.lease(78, 60, is_taken=True), [4], 3, ((50, 55),))
+    told.add(lambda journal: journal.end(told.place, LAPSED, [4]))
+    told.add(lambda journal: journal.reset(told.place, 0))
+    assert told.rows() == [(5, 77, 3, 50, 55, "returned"), (4, 77, 3, 50, 55, "expired")]
+
+
+def test_ordered_lease_ends_when_its_messages_lapse() -> None:
+    told = Told()
+    told.give(told.lease(77, 50, ordered=True), [1, 2, 3])
+    told.add(lambda journal: journal.end(told.place, LAPSED, [1, 2]))
+    told.give(told.lease(78, 600), [3])
+    assert told.rows()[:3] == [
+        (1, 77, 1, 50, 500, "expired"),
+        (2, 77, 1, 50, 500, "returned"),
+        (3, 77, 1, 50, 500, "returned"),
+    ]
 
 
 def test_leases_open_at_the_end_of_the_journal() -> None:

@@ -7,10 +7,10 @@
     returned   the message was returned and the attempt does not count
     open       the lease is still running
 
-The journal has no event for an expired lease. The next lease of the message has the times of the earlier ones; at the
-end of the journal the clock decides. In an ordered lease the first message expires, and later ones are returned. After
-a message's last lease expires, a retry service takes it under a lease without a delivery: its outcome tells whether the
-delivery before was the last.
+The journal has no event for an expired lease. The next lease of the message has the times of the earlier ones, and a
+message that lapses has no next one; at the end of the journal the clock decides. In an ordered lease the first message
+expires, and later ones are returned. After a message's last lease expires, a retry service takes it under a lease
+without a delivery: its outcome tells whether the delivery before was the last.
 
 Open deliveries are kept as ranges of offsets, as in the events; rows are made from ranges. So memory grows with open
 deliveries, and a range costs as much as a message.
@@ -215,9 +215,10 @@ class Deliveries:
             case events.GiveEvent():
                 self._give(event, places[event.place])
             case events.EndEvent(lease=lease):
-                # Lease 0: a returned message could not be read. SUPERSEDED: it was not delivered. LAPSED: it was not
-                # delivered again.
-                if lease not in (0, events.SUPERSEDED, events.LAPSED):
+                # Lease 0: a returned message could not be read. SUPERSEDED: it was not delivered.
+                if lease == events.LAPSED:
+                    self._lapse(places[event.place], spans_of(event.ranges))
+                elif lease not in (0, events.SUPERSEDED):
                     self._leave(places[event.place], lease, spans_of(event.ranges), stored_at_ms, ACKED)
             case events.ChangeEvent(lease=lease):
                 self._change(places[event.place], lease, spans_of(event.ranges), event.until_ms)
@@ -303,6 +304,19 @@ class Deliveries:
             known += sum(stop - first for first, stop in taken)
         self.unknown += sum(stop - first for first, stop in spans) - known
         place.forget(lease)
+
+    def _lapse(self, place: _GroupQueue, spans: list[Span]) -> None:
+        """Ends deliveries of messages that are not delivered again. Their leases had expired."""
+        for lease, parts in list(place.leases.items()):
+            if parts[0].is_ordered and parts[0].expired_at_ms is None:
+                if any(overlap(given.spans, span) for given in parts for span in spans):
+                    self._end_at(place.code, parts, _I64_MAX)
+            else:
+                for given in parts:
+                    taken = [one for span in spans for one in given.spans.take(*span)]
+                    ended_at_ms = given.until_ms if given.expired_at_ms is None else given.expired_at_ms
+                    self._end(place.code, given, taken, ended_at_ms, EXPIRED)
+            place.forget(lease)
 
     def _change(self, place: _GroupQueue, lease: int, spans: list[Span], until_ms: int) -> None:
         for given in list(place.leases.get(lease, ())):
