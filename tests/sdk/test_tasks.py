@@ -393,6 +393,57 @@ def test_pending_tasks_are_cancelled_and_replaced(app: App, note: Task[[str], No
     assert notes == ["now", "of bob", "after"]
 
 
+def test_replaced_task_waits_no_longer_than_its_maximum(app: App, note: Task[[str], None], notes: list[str]) -> None:
+    debounced = note.with_options(key="ann", replace=True, max_wait="1h")
+    with app.eager() as eager:
+        for text in ("first", "second", "third"):
+            debounced.later("40m", text)
+            eager.advance("20m")
+        assert notes == ["third"]
+        assert eager.pending == []
+
+
+def test_repeated_id_runs_once(app: App, note: Task[[str], None], notes: list[str]) -> None:
+    once = note.with_options(id="one")
+    with app.eager():
+        receipts = once.send("first"), once.send("second")
+    assert notes == ["first"]
+    assert [(one.message_id, one.duplicate) for one in receipts] == [("one", False), ("one", True)]
+
+
+def test_decision_in_a_group_counts(app: App, notes: list[str]) -> None:
+    @app.task
+    def fragile(reject: bool) -> None:
+        notes.append(f"{current().attempt}")
+        if current().attempt == 1:
+            raise ExceptionGroup("both", [Reject("no") if reject else ValueError(), Retry("1m")])
+
+    with app.eager() as eager:
+        with pytest.raises(Reject, match="no"):
+            fragile.send(reject=True)
+        fragile.send(reject=False)
+        eager.advance("1m")
+    assert notes == ["1", "1", "2"]
+
+
+async def test_unfinished_work_of_a_task_is_an_error(app: App) -> None:
+    async def late() -> None: ...
+
+    @app.task
+    def plain() -> Any:
+        return late()
+
+    @app.task
+    async def awaited() -> Any:
+        return late()
+
+    with app.eager():
+        with pytest.raises(TypeError, match="returned a coroutine"):
+            plain.send()
+        with pytest.raises(TypeError, match="returned a coroutine"):
+            await awaited.asend()
+
+
 def test_task_sent_by_a_task_runs_after_it(app: App, note: Task[[str], None], notes: list[str]) -> None:
     @app.task
     async def parent() -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, cast, overload
 
-from duetime.client.callables import check_function
+from duetime.client.callables import check_function, check_returned
 from duetime.client.connection import resolve_server
 from duetime.client.consuming.consumer import Consumer, Unhandled
 from duetime.client.consuming.leased import LeasedMessage
@@ -217,5 +217,10 @@ class App:
         return f"App({resolve_server(self._server)}, name={self.name!r}, tasks={list(self.tasks)})"
 
     def _call_eagerly(self, message: EagerMessage) -> Any:
-        wrapping = HandlerCallOptions(self._middleware)
-        return wrapping.wrapped(self.tasks[message.tags].handler())(cast("LeasedMessage", message))
+        task = self.tasks[message.tags]
+        call = HandlerCallOptions(self._middleware).wrapped(task.handler())
+
+        async def call_async() -> object:
+            return check_returned(await call(cast("LeasedMessage", message)))
+
+        return call_async() if task.is_asynchronous else check_returned(call(cast("LeasedMessage", message)))

@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import count
 from typing import Any, Protocol
 
-from duetime.client.consuming.failing import Retry
+from duetime.client.consuming.failing import Retry, decision_of
 from duetime.client.errors import Closed
 from duetime.client.ids import new_id
 from duetime.client.lengths import Length, milliseconds
@@ -45,13 +45,18 @@ class SteppedClock:
 class EagerMessage(MessageView):
     """A message as its task and middleware see it."""
 
-    __slots__ = ("attempt", "due_at", "replaces")
+    __slots__ = ("attempt", "due_at", "since_ms")
 
     def __init__(
-        self, message: message_pb2.StoredMessage, attempt: int, due_at: datetime | None, *, replaces: bool = False
+        self,
+        message: message_pb2.StoredMessage,
+        attempt: int,
+        due_at: datetime | None,
+        since_ms: int | None = None,
     ) -> None:
+        """`since_ms`: when the first of its chain of replacements was sent; None: it takes no part in one."""
         super().__init__(message)
-        self.attempt, self.due_at, self.replaces = attempt, due_at, replaces
+        self.attempt, self.due_at, self.since_ms = attempt, due_at, since_ms
 
     def again(self, due_ms: int) -> "EagerMessage":
         """The message of the next attempt."""
@@ -67,6 +72,8 @@ class EagerQueue:
         self._waiting: list[tuple[int, int, EagerMessage]] = []
         self._numbers = count()
         self._ended: set[str] = set()
+        # Results of sends by topic and id, for repeated ids.
+        self._results: dict[tuple[str, str], message_pb2.SendResult] = {}
         self._runs = False
 
     @property
@@ -103,19 +110,28 @@ class EagerQueue:
 
     def _add(self, message: Message) -> Receipt:
         wire, now_ms = to_proto(message), self.clock.now_ms()
+        if first := self._results.get((wire.topic, wire.id)):
+            result = message_pb2.SendResult(duplicate=True)
+            result.MergeFrom(first)
+            return Receipt(result, wire.topic)
         due_ms = wire.deliver_at_ms or (now_ms + wire.delay_ms)
         stored = message_pb2.StoredMessage(id=wire.id or new_id(), topic=wire.topic, tags=wire.tags, body=wire.body)
         stored.keys.extend(wire.keys)
         stored.properties.update(wire.properties)
-        due_at = moment(due_ms) if due_ms > now_ms else None
-        found = EagerMessage(stored, 1, due_at, replaces=wire.replace)
-        names = found.topic, found.keys
-        replaced = self._take(lambda one: found.replaces and one.replaces and (one.topic, one.keys) == names)
-        self._put(due_ms, found)
-        result = message_pb2.SendResult(message_id=stored.id, replaced_id=replaced[0].id if replaced else "")
-        if due_at is not None:
+        result = message_pb2.SendResult(message_id=stored.id)
+        since_ms = None
+        if wire.replace:
+            names, since_ms = (stored.topic, MessageView(stored).keys), now_ms
+            for old in self._take(lambda one: one.since_ms is not None and (one.topic, one.keys) == names):
+                result.replaced_id, since_ms = old.id, old.since_ms
+            if wire.max_wait_ms and since_ms is not None:
+                due_ms = min(due_ms, since_ms + wire.max_wait_ms)
+        if due_ms > now_ms:
             result.deliver_at_ms = due_ms
-        return Receipt(result, found.topic)
+        self._put(due_ms, EagerMessage(stored, 1, moment(due_ms) if due_ms > now_ms else None, since_ms))
+        if wire.id:
+            self._results[wire.topic, wire.id] = result
+        return Receipt(result, wire.topic)
 
     def _put(self, due_ms: int, message: EagerMessage) -> None:
         heapq.heappush(self._waiting, (due_ms, next(self._numbers), message))
@@ -148,7 +164,7 @@ class EagerQueue:
                 result = self._call(message)
                 if asyncio.iscoroutine(result):
                     _run_in_loop(result)
-            except Retry as error:
+            except Exception as error:
                 self._retry(message, error)
 
     async def _run_async(self, by_ms: int) -> None:
@@ -157,13 +173,15 @@ class EagerQueue:
                 result = self._call(message)
                 if asyncio.iscoroutine(result):
                     await result
-            except Retry as error:
+            except Exception as error:
                 self._retry(message, error)
 
-    def _retry(self, message: EagerMessage, error: Retry) -> None:
-        if error.after_s is None:
-            raise error
-        due_ms = self.clock.now_ms() + round(error.after_s * 1000)
+    def _retry(self, message: EagerMessage, error: Exception) -> None:
+        """Raises: the error, if it is no `Retry` with a delay."""
+        decision = decision_of(error)
+        if not isinstance(decision, Retry) or decision.after_s is None:
+            raise decision
+        due_ms = self.clock.now_ms() + round(decision.after_s * 1000)
         self._put(due_ms, message.again(due_ms))
 
 
