@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from duetime import App, AsyncReceiver, CancelResult, DeadLetters, LeasedMessage, Middleware, Task, current
@@ -169,6 +169,22 @@ async def test_lease_outlasts_the_time_limit(
     async with consuming(consumer):
         await until(lambda: consumer.stats.handled == 1)
     assert began_s + lease <= ends[0] <= nodes.now_ms() / 1000 + lease
+
+
+async def test_deadline_keeps_the_time_limit_of_the_worker(app: App) -> None:
+    seen: list[timedelta] = []
+
+    @app.task(timeout="1h")
+    def note() -> None:
+        deadline = current().deadline
+        assert deadline is not None
+        seen.append(deadline - datetime.now(UTC))
+
+    note.send()
+    consumer = app.consumer(time_limit="30m")
+    async with consuming(consumer):
+        await until(lambda: consumer.stats.handled == 1)
+    assert timedelta(0) < seen[0] <= timedelta(minutes=30)
 
 
 def test_closed_app_connects_again(app: App, plain: Task[[int], None]) -> None:

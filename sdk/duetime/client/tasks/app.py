@@ -176,7 +176,7 @@ class App:
                     backoff=options.retry,
                     lease=timedelta(seconds=lease_s),
                     timeout=None if timeout_s is None else timedelta(seconds=timeout_s),
-                )(task.handler())
+                )(task.handler(timeout_s))
         return found
 
     def run(self) -> None:

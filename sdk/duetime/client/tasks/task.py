@@ -156,13 +156,14 @@ class Task(Generic[P, R]):
     def __repr__(self) -> str:
         return f"Task({self.name}, topic={self.topic!r})"
 
-    def handler(self) -> Callable[[LeasedMessage], Any]:
+    def handler(self, timeout_s: float | None = None) -> Callable[[LeasedMessage], Any]:
         """The handler of its messages for a consumer: a coroutine function if the function is one.
 
-        It rejects a message whose arguments the function does not take: a retry would not help.
+        It rejects a message whose arguments the function does not take: a retry would not help. `timeout_s`: the limit
+        that the consumer keeps, for the context's deadline; None: the task's own.
         """
 
-        timeout_s = self.options.timeout_s
+        timeout_s = self.options.timeout_s if timeout_s is None else timeout_s
 
         def handle(message: LeasedMessage) -> Any:
             arguments = self._arguments(message)
