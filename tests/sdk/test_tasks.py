@@ -1,12 +1,13 @@
 """Tasks: their signatures as messages, direct calls and injected values."""
 
 import asyncio
+import functools
 import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Annotated, Any, Literal, assert_type
+from typing import Annotated, Any, Literal, assert_type, cast
 
 import pytest
 from duetime import (
@@ -139,6 +140,34 @@ def test_pydantic_takes_types_that_the_rules_of_bodies_do_not_know(app: App) -> 
     assert seen == [(2, to)]
 
 
+def test_bytes_that_are_no_text_are_rejected_by_the_send(app: App) -> None:
+    @app.task
+    def post(data: bytes) -> None: ...
+
+    with pytest.raises(InvalidArgument, match=r"arguments: .*utf-8"):
+        post.message(b"\xff")
+
+
+class Adder:
+    async def __call__(self, n: int, to: int) -> int:
+        return n + to
+
+
+async def test_partial_and_callable_object_and_static_method_are_tasks(app: App) -> None:
+    class Tasks:
+        @app.task
+        @staticmethod
+        async def add(n: int) -> int:
+            return n + 1
+
+    adder = app.task(name="adder")(Adder())
+    partly = app.task(name="partly")(functools.partial(Adder(), to=2))
+    assert (await Tasks.add(1), await adder(1, 2), await partly(1)) == (2, 3, 3)
+    for task in (Tasks.add, partly):
+        with pytest.raises(InvalidArgument, match="n is a text"):
+            task.message("1")
+
+
 def test_error_names_the_extra_without_pydantic(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pydantic", None)
 
@@ -164,6 +193,8 @@ async def connect() -> str:
 
 
 def waits(connection: str = Depends(connect)) -> None: ...
+def needs(session: str = Depends(cast("Any", positional))) -> None: ...
+def method(self: Any, name: str) -> None: ...
 
 
 @pytest.mark.parametrize(
@@ -176,6 +207,8 @@ def waits(connection: str = Depends(connect)) -> None: ...
         (of_class, "JSON can't hold"),
         (yields, "is a generator, which would never run"),
         (waits, "connect is asynchronous: make the task an `async def`"),
+        (needs, "positional needs an argument: missing a required argument: 'name'"),
+        (method, "method: is a method, and a message has no object"),
         (Line, "Line is a class, not a function"),
     ],
 )

@@ -106,6 +106,8 @@ class App:
         """
 
         def register(function: Callable[P, R]) -> Task[P, R]:
+            if isinstance(function, staticmethod):
+                function = function.__func__
             check_function(function, "task")
             own = tag_named("name", getattr(function, "__name__", "") if name is None else name)
             timeout_s = None if timeout is None else seconds(timeout, "timeout")

@@ -31,12 +31,14 @@ class TaskSignature:
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self._name = function.__qualname__
+        self._name = getattr(function, "__qualname__", type(function).__qualname__)
         signature, hints = inspect.signature(function), self._hints(function)
         self.injected: dict[str, Dependency] = {}
         self._converts: dict[str, Convert] = {}
         self._dumps: dict[str, Callable[[Any], Any]] = {}
         self._needed: set[str] = set()
+        if next(iter(signature.parameters), "") in ("self", "cls"):
+            raise self._rejected("is a method, and a message has no object: make it a function")
         for name, parameter in signature.parameters.items():
             if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
                 raise self._rejected(f"{parameter} has no name in a message: name each argument")
@@ -64,9 +66,13 @@ class TaskSignature:
 
         Raises:
             TypeError: the function does not take these arguments.
+            InvalidArgument: an argument has no form in JSON.
         """
         named = self.bound(args, kwargs)
-        return {name: self._dumps[name](value) if name in self._dumps else value for name, value in named.items()}
+        try:
+            return {name: self._dumps[name](value) if name in self._dumps else value for name, value in named.items()}
+        except ValueError as error:
+            raise InvalidArgument.of("arguments", f"{error}: {self._text}") from None
 
     def check(self, body: bytes) -> None:
         """Raises: InvalidArgument: a value does not fit its annotation."""
@@ -115,13 +121,22 @@ class TaskSignature:
                 raise self._rejected(f"{text}: {str(unknown).partition(chr(10))[0]}") from unknown
 
     def _check_provider(self, function: Callable[..., Any], dependency: Dependency) -> None:
+        provider = getattr(dependency.provider, "__qualname__", repr(dependency.provider))
         if needs_loop(dependency.provider) and not is_asynchronous(function):
-            provider = getattr(dependency.provider, "__qualname__", repr(dependency.provider))
             raise self._rejected(f"{provider} is asynchronous: make the task an `async def`")
+        try:
+            inspect.signature(dependency.provider).bind()
+        except TypeError as error:
+            raise self._rejected(f"{provider} needs an argument: {error}") from None
+        except ValueError:
+            pass  # some C code has no signature
 
     def _hints(self, function: Callable[..., Any]) -> dict[str, Any]:
+        source: Any = function
+        while isinstance(source, partial):
+            source = source.func
         try:
-            return get_type_hints(function, include_extras=True)
+            return get_type_hints(source if inspect.isroutine(source) else source.__call__, include_extras=True)
         except NameError as error:
             raise self._rejected(f"an annotation is unknown: {error}") from None
 
