@@ -229,15 +229,17 @@ def test_every_command_has_help_with_examples(command: list[str], capsys: pytest
 
 def test_group_is_paused_and_resumed(server: str, group: str, capsys: pytest.CaptureFixture[str]) -> None:
     run(["groups", "create", group])
+    topic = f"of_{group}"
+    run(["topics", "create", topic])
     capsys.readouterr()
     assert run(["groups", "pause", group, "--until", "30m"]) == 0
     assert capsys.readouterr().out.startswith(f"group {group} is paused since ")
-    assert run(["groups", "pause", group, "--topic", "orders", "--json"]) == 0
+    assert run(["groups", "pause", group, "--topic", topic, "--json"]) == 0
     (shown,) = lines_of(capsys)
-    assert [(one["topic"], one["until"] is None) for one in shown["pauses"]] == [(None, False), ("orders", True)]
+    assert [(one["topic"], one["until"] is None) for one in shown["pauses"]] == [(None, False), (topic, True)]
     assert run(["groups", "describe", group]) == 0
     out = capsys.readouterr().out
-    assert "paused in orders since " in out
+    assert f"paused in {topic} since " in out
     assert ", until it is resumed" in out
     assert run(["groups", "list"]) == 0
     assert capsys.readouterr().out.splitlines()[0].endswith("paused")

@@ -195,16 +195,20 @@ class Fetcher:
                     by_hold.setdefault(id(hold), ([], hold.attempt, hold))[0].append(offset)
                 held = Columns(records, sizes, kept, attempts)
                 if not self._lease(fetched, place, list(by_hold.values()), place.frontier, held):
-                    self._lapse_ahead(fetched, place, partial(self._returned, place))
+                    self._lapse_ahead(fetched, place, partial(self._returned, place, fetched))
                     if fetched.pause():
                         return
                     continue
             if fetched.asked.ordered or not kept:
                 return
 
-    def _returned(self, place: GroupPlace, count: int) -> tuple[Columns, int]:
+    def _returned(self, place: GroupPlace, fetched: FetchProgress, count: int) -> tuple[Columns, int]:
         """Returned messages, which stay so."""
-        offsets, records, sizes = self._read(place, place.take_again(count))
+        offsets = place.take_again(count)
+        units = self.queue(place).read_at(np.array(offsets, np.int64))
+        fit = fitting(units["size"].tolist(), fetched.asked.max_bytes)
+        place.put_again(offsets[fit:])
+        offsets, records, sizes = self._read(place, offsets[:fit])
         place.put_again(offsets)
         return Columns(records, sizes, offsets, []), place.frontier
 

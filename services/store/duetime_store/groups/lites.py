@@ -184,14 +184,18 @@ class LiteFetcher(Fetcher):
             return True
         if self._lease_some(fetched, place, offsets[: fetched.fresh]):
             return True
-        self._lapse_ahead(fetched, place, partial(self._ahead, place, lite))
+        self._lapse_ahead(fetched, place, partial(self._ahead, place, lite, fetched))
         return fetched.pause()
 
-    def _ahead(self, place: GroupPlace, lite: LiteTopicIndex, count: int) -> tuple[Columns, int]:
+    def _ahead(
+        self, place: GroupPlace, lite: LiteTopicIndex, fetched: FetchProgress, count: int
+    ) -> tuple[Columns, int]:
         """Messages after the frontier, and the offset after them."""
         queue, offsets = self.queue(place), lite.after(place.key.queue, place.frontier, count)
-        there = np.array(offsets, np.int64)
-        records, sizes, _, _ = self._reader.read(queue, there, queue.read_at(there))
+        units = queue.read_at(np.array(offsets, np.int64))
+        fit = fitting(units["size"].tolist(), fetched.asked.max_bytes)
+        offsets = offsets[:fit]
+        records, sizes, _, _ = self._reader.read(queue, np.array(offsets, np.int64), units[:fit])
         kept = [offset for offset, size in zip(offsets, sizes, strict=True) if size]
         after = offsets[-1] + 1 if offsets else place.frontier
         return Columns(records, [size for size in sizes if size], kept, []), after
