@@ -76,6 +76,8 @@ class CronTimes:
         local = moment.astimezone(self._zone)
         # If the clock will be set back soon, instants after this one have earlier wall times.
         set_back = _offset(local) - _offset((moment + _FOLD_MAX).astimezone(self._zone))
+        if set_back > _NO_TIME and (soon := self._before_change(local, moment_s)) is not None:
+            return soon * 1000
         found: int | None = None
         for wall in self._walls(local.replace(tzinfo=None) - max(set_back, _NO_TIME)):
             earliest_s, instants = self._instants(wall)
@@ -88,6 +90,17 @@ class CronTimes:
             message = f"cron expression {self.expression!r} has no time in the fifty years after {moment:%Y-%m-%d}"
             raise ValueError(message)
         return found * 1000
+
+    def _before_change(self, local: datetime, moment_s: int) -> int | None:
+        """Return the next instant if the clock does not change before it: all earlier wall times are then past.
+
+        Without it a search in the day before a change would walk an hour of seconds.
+        """
+        wall = next(self._walls(local.replace(tzinfo=None)), None)
+        instants = () if wall is None else self._instants(wall)[1]
+        if instants and instants[0] > moment_s and self._offset_at(instants[0]) == _offset(local):
+            return instants[0]
+        return None
 
     def _walls(self, start: datetime) -> Iterator[datetime]:
         """Yield matching wall times later than one."""
@@ -123,7 +136,7 @@ class CronTimes:
         return _offset(datetime.fromtimestamp(moment_s, self._zone))
 
 
-@lru_cache(maxsize=16_384)
+@lru_cache(maxsize=2_048)
 def cron_times(expression: str, zone: str = "UTC", *, in_gap: InGap = "end", in_fold: InFold = "first") -> CronTimes:
     """Return the times of a cron expression (at most 256 characters) in a zone of the IANA database.
 

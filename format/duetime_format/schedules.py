@@ -13,6 +13,7 @@ from hashlib import blake2b
 from typing import Any
 
 from duetime_format import record
+from duetime_format.limits import SCHEDULE_EVERY_MS_MIN
 from duetime_format.properties import VALUE_END, as_text, value_of
 from duetime_format.replacing import TRACING, latest_of
 
@@ -91,7 +92,18 @@ def schedule_of(properties: bytes) -> StoredSchedule | None:
     numbers = [*known.get("at_ms", ()), *(value for value in known.values() if type(value) is int)]
     if not all(type(one) is int and 0 <= one < MS_END for one in numbers):
         return None
+    if 0 < known.get("every_ms", 0) < SCHEDULE_EVERY_MS_MIN or not _is_text("".join(map(str, known.values()))):
+        return None
     return StoredSchedule(**known)
+
+
+def _is_text(value: str) -> bool:
+    """Whether it can be stored: JSON's escapes have halves of characters."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def pending_schedule(properties: bytes) -> StoredSchedule | None:

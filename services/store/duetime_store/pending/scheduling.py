@@ -87,14 +87,15 @@ class ScheduleKeeper:
         now_ms = self._store.clock.now_ms()
         wanted = asked_schedule(request.schedule, now_ms)
         found = self._asked_record(request.record, wanted.name)
-        keeps_start = not request.schedule.every.start_at_ms
+        keeps_start = request.schedule.HasField("every") and not request.schedule.every.start_at_ms
         name = topic_of(found), wanted.name
 
         def act(old: PendingOccurrence | None) -> tuple[PendingOccurrence, bool, bool]:
             if old is None:
                 return self._store_next(found, wanted, None), True, False
             known = old.schedule
-            asked = replace(wanted, start_at_ms=known.start_at_ms) if keeps_start and known.every_ms else wanted
+            is_kept = keeps_start and known.every_ms == wanted.every_ms
+            asked = replace(wanted, start_at_ms=known.start_at_ms) if is_kept else wanted
             is_same_rule = asked.rule == known.rule
             if is_same_rule and asked.missed == known.missed and _content(found) == _content(old.record):
                 return old, False, True
@@ -196,7 +197,9 @@ class ScheduleKeeper:
         now_ms, topic = self._store.clock.now_ms(), topic_of(old.record)
         extra = replace(old.schedule, planned=now_ms, paused=False, fault="", extra=True)
         salt = f"run {request_id}" if request_id else f"run {now_ms} {self._store.published_end} {old.entry}"
-        message_id = occurrence_id(topic, extra, salt)
+        # A request repeated after a change of the schedule is the same request.
+        named = replace(extra, version=0) if request_id else extra
+        message_id = occurrence_id(topic, named, salt)
         properties = with_schedule(_own(old.record), extra, message_id)
         queue = int(value_of(old.record.properties, record.REAL_QID.encode()) or 0)
         sent = replace(

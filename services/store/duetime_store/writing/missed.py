@@ -6,10 +6,12 @@ their restores are answered as of cancelled entries.
 
 import numpy as np
 import structlog
+from duetime_core.errors import DueTimeError
+from duetime_core.telemetry.defects import defect
 from duetime_format import record
 from duetime_format.columns import holds
 from duetime_format.errors import DamagedBytes
-from duetime_format.lanes import TIMER_LANE_FIRST
+from duetime_format.lanes import TIMER_LANE_FIRST, is_timer_lane
 from duetime_format.restore import is_entry
 from duetime_format.schedules import NAME_ENDING, StoredSchedule, pending_schedule
 from duetime_format.units import Ints, dues_of
@@ -33,7 +35,7 @@ def pass_missed(store: Store, intake: Intake, lane: ShardLane, entries: Ints) ->
     Raises:
         As Store.admit.
     """
-    if not holds(intake.data, NAME_ENDING):
+    if not is_timer_lane(lane.number) or not holds(intake.data, NAME_ENDING):
         return
     now_ms = store.clock.now_ms()
     dues = dues_of(lane.units(entries)["tags"])
@@ -47,7 +49,13 @@ def pass_missed(store: Store, intake: Intake, lane: ShardLane, entries: Ints) ->
     is_next = lane.fence(entries).is_next
     for index in missed:
         if is_next[index]:
-            _pass(store, lane, int(entries[index]), int(dues[index]), now_ms)
+            try:
+                _pass(store, lane, int(entries[index]), int(dues[index]), now_ms)
+            except (DueTimeError, OSError):
+                raise
+            except Exception as error:
+                # One odd schedule must not block its lane: the occurrence is restored.
+                defect(error, "passing a missed occurrence", lane=lane.number, entry=int(entries[index]))
 
 
 def _pass(store: Store, lane: ShardLane, entry: int, due_at_ms: int, now_ms: int) -> None:
@@ -63,8 +71,11 @@ def _pass(store: Store, lane: ShardLane, entry: int, due_at_ms: int, now_ms: int
     if schedule is None or not is_entry(data, lane.number, entry, position):
         return
     following = next_of(schedule, now_ms)
-    if following is None or not _stage(store, lane, (entry, due_at_ms), found, following):
+    if following is None:
         cancel(store, [(lane, np.array([entry]), np.array([due_at_ms]))])
+    elif not _stage(store, lane, (entry, due_at_ms), found, following):
+        # It is restored late: to end it would end its schedule.
+        return
     log.info("occurrence skipped", schedule=schedule.name, lane=lane.number, entry=entry, paused=schedule.paused)
 
 
@@ -76,7 +87,7 @@ def _stage(
     encoded, message_id = occurrence(found, following, queue, now_ms, entry=(lane.number, entry, due_at_ms))
     outcome = replace(store, encoded, (lane.number, entry))
     if outcome.statuses != [OK]:
-        # Its topic is being deleted.
+        # Its topic is being deleted, or its lane takes no more.
         return False
     new = lane.number, outcome.queue_offsets[0], outcome.due_at_ms[0]
     one = StagedOccurrence(topic_of(found), following.name, message_id, *new, replaced=(lane.number, entry))

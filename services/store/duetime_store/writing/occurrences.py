@@ -16,7 +16,7 @@ from duetime_core.cron import InFold, InGap, cron_times
 from duetime_core.telemetry.defects import defect
 from duetime_format import record
 from duetime_format.columns import Ints, holds
-from duetime_format.lanes import TIMER_LANE_FIRST
+from duetime_format.lanes import TIMER_LANE_FIRST, is_timer_lane
 from duetime_format.levels import DELAY_MS_MAX
 from duetime_format.limits import BATCH_BYTES_MAX, SCHEDULE_LATE_MS_MAX
 from duetime_format.names import TIMER_TOPIC
@@ -197,6 +197,9 @@ class OccurrenceStager:
 def _nexts(taken: Intake, lane: ShardLane, now_ms: int) -> dict[int, _Next]:
     """The next occurrence of each restored one, by index."""
     nexts: dict[int, _Next] = {}
+    if not is_timer_lane(lane.number):
+        # A broker's sender may have set the property.
+        return nexts
     for index in range(taken.count):
         schedule = pending_schedule(taken.properties(index))
         if schedule is None:
