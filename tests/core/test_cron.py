@@ -241,3 +241,12 @@ def test_wildcard_hours_are_the_instants_whose_wall_time_matches(
     expected = next(at for at, wall in walls if wall.minute == minute and wall.hour % step == 0)
     found = cron_times(f"{minute} */{step} * * *", zone).after(int(start.timestamp()) * 1000)
     assert text_of(found) == f"{expected:%Y-%m-%d %H:%M}"
+
+
+def test_the_day_before_a_clock_is_set_back_costs_no_walk_of_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    times, walked = cron_times("* * * * * *", "Europe/Berlin"), []
+    instants = times._instants
+    monkeypatch.setattr(times, "_instants", lambda wall: walked.append(wall) or instants(wall))
+    moment = ms("2025-10-25 12:00")
+    assert times.after(moment) == moment + 1_000
+    assert len(walked) <= 2

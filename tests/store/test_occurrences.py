@@ -358,3 +358,39 @@ def test_a_schedule_reads_as_it_was_written(tmp_path: Path) -> None:
     assert schedule_of(b"DT_SCHEDULE\x01" + one.encode()) == one
     assert not {1, 2} & set(one.encode())
     shard.crash()
+
+
+def test_a_skipped_occurrence_whose_replacement_is_refused_is_delivered(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To end it would end its schedule."""
+    begin(shard, every(shard.store, MINUTE_MS, missed=SKIP))
+    shard.clock.wall_ms += 3 * MINUTE_MS
+    # As after a restart with fewer lanes: the replacement's lane takes no sends.
+    monkeypatch.setattr(type(shard.store), "timer_lane_count", 0)
+    assert occur(shard).statuses == [OK]
+    shard.flush()
+    assert len(pending(shard.store)) == 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        '{"name":"x","every_ms":1,"planned":1,"missed":"all"}',
+        r'{"name":"\ud800","every_ms":1000,"planned":1}',
+        '{"name":"x","every_ms":1000,"zone":5}',
+    ],
+)
+def test_odd_schedules_are_none(value: str) -> None:
+    assert schedule_of(b"DT_SCHEDULE\x01" + value.encode() + b"\x02") is None
+
+
+def test_a_property_of_another_broker_does_not_block_a_level(shard: Shard) -> None:
+    forged = {record.SCHEDULE: '{"name":"x","every_ms":1000,"planned":1}', record.UPSERT: "0000000000001"}
+    shard.store.stage_own(sent("x", level=1, **forged))
+    shard.flush()
+    shard.clock.wall_ms += MINUTE_MS
+    taken = restored(shard.store, 1, 0, 1)
+    assert shard.stage_entries(taken, lane=1, first_entry=0).statuses == [OK]
+    shard.flush()
+    assert len(shard.pulled()) == 1

@@ -109,6 +109,17 @@ async def test_other_times_are_planned_from_now(shard: Shard) -> None:
     assert shard.node.store.lanes[LANE].pending_count == 1
 
 
+async def test_a_changed_interval_has_equal_gaps(shard: Shard) -> None:
+    await put(shard)
+    shard.clock.move(59_000)
+    await put(shard, every=schedules_pb2.IntervalTimes(every_ms=2 * MINUTE_MS))
+    times = list((await change(shard, LOOK, next_count=3)).schedule.next_at_ms)
+    assert [at - shard.clock.now_ms() for at in times] == [2 * MINUTE_MS, 4 * MINUTE_MS, 6 * MINUTE_MS]
+    rule = schedules_pb2.CronRule(expression="30 2 * * *", zone="Europe/Berlin")
+    await put(shard, cron=rule)
+    assert (await put(shard, cron=rule)).unchanged
+
+
 async def test_create_only_keeps_another_schedule(shard: Shard) -> None:
     await put(shard)
     await failing(put(shard, body=b"other", create_only=True), "SCHEDULE_EXISTS")
@@ -190,6 +201,14 @@ async def test_the_last_listed_time_ends_the_schedule(shard: Shard) -> None:
     await occur(shard, 1_000)
     await failing(change(shard, LOOK), "SCHEDULE_NOT_FOUND")
     assert (await put(shard)).created
+
+
+async def test_a_repeated_run_is_found_after_a_change(shard: Shard) -> None:
+    await put(shard)
+    ran = await change(shard, RUN, request_id="a1")
+    await put(shard, body=b"later")
+    assert (await change(shard, RUN, request_id="a1")).message_id == ran.message_id
+    assert len(await planned(shard)) == 1
 
 
 async def test_an_additional_occurrence_changes_nothing_else(shard: Shard) -> None:
