@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from duetime import Consumer, InvalidArgument, LeasedMessage
 
-from tests.sdk.consuming import consuming, nothing
+from tests.sdk.consuming import consuming, nothing, until
 from tests.sdk.groups import Groups
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -104,7 +104,7 @@ async def test_retry_finds_its_handler_by_its_tag(groups: Groups, topic: str, gr
 
     consumer.handler(topic, tag="b")(nothing)
     async with consuming(consumer):
-        await groups.until(lambda: consumer.stats.retried == 1)
+        await until(lambda: consumer.stats.retried == 1)
         await groups.advance("2s")
         await groups.until(lambda: len(groups.bodies("ack")) == 2)
     assert attempts == [("a", 1), ("a", 2)]
