@@ -13,7 +13,7 @@ from duetime.client.connection import pause
 from duetime.client.errors import from_fault, from_status
 from duetime.client.sending import delivery
 from duetime.client.sending.outcomes import errors_of
-from duetime.v1 import gateway_pb2, gateway_pb2_grpc, message_pb2, quotas_pb2
+from duetime.v1 import gateway_pb2, gateway_pb2_grpc, message_pb2, quotas_pb2, schedules_pb2
 from duetime_core.clock import turn
 from duetime_core.errors import InvalidArgument, QuotaExceeded, Unavailable
 from duetime_core.metadata import Database, upgrade
@@ -275,6 +275,22 @@ async def test_pending_messages_of_a_topic_are_limited(site: Site) -> None:
     assert pending is not None
     assert (pending.count, pending.since) == (2, 0)
     await site.send(message(delay_level=5))
+
+
+async def test_schedules_of_a_topic_are_pending_messages(site: Site) -> None:
+    await site.send(message())
+    await limit(site, topic="orders", pending_count=2)
+
+    def put(name: str) -> Any:
+        schedule = schedules_pb2.Schedule(name=name, message=message_pb2.Message(topic="orders", body=b"x"))
+        schedule.every.every_ms = 60_000
+        return site.stub.PutSchedule(schedules_pb2.PutScheduleRequest(schedule=schedule), timeout=60)
+
+    await put("first")
+    await put("second")
+    status = await error_of(put("third"))
+    assert status.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "pending messages" in (status.details() or "")
 
 
 async def test_quotas_that_can_not_be_are_refused_and_others_are_listed(site: Site) -> None:

@@ -23,7 +23,7 @@ NACK = Charge(
 )
 _RESCHEDULE = Charge(copies=_rescheduled, stored=lambda answer: [one.stored_bytes for one in answer.results])
 _PUT_SCHEDULE = Charge(
-    copies=lambda request: [CopyCharge(request.schedule.message.topic, len(request.schedule.message.body))],
+    copies=lambda request: [CopyCharge(request.schedule.message.topic, len(request.schedule.message.body), True)],
     stored=lambda answer: [answer.stored_bytes],
 )
 _RUN_SCHEDULE = Charge(copies=lambda request: [CopyCharge(request.topic)], stored=lambda answer: [answer.stored_bytes])

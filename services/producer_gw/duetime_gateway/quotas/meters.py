@@ -137,7 +137,7 @@ class Meter:
         """The part of a cost that fits into a burst; the rest is settled later."""
         messages = cost.messages if self.messages is None else min(cost.messages, self.messages.burst)
         size = cost.size if self.bytes is None else min(cost.size, self.bytes.burst)
-        return Cost(messages, size)
+        return cost._replace(messages=messages, size=size)
 
     def debt_ms(self, now_ms: float) -> int:
         """Time until no rate is exceeded; 0: now."""

@@ -32,10 +32,11 @@ Settle = Callable[[Sequence[int]], None]
 
 class CopyCharge(NamedTuple):
     """A message that a call stores again. `topic`: counted by its quota; empty: by none. `given`: size of the body, if
-    the call contains it; None: the answer has the size."""
+    the call contains it; None: the answer has the size. `is_pending`: it adds to the topic's pending messages."""
 
     topic: str = ""
     given: int | None = None
+    is_pending: bool = False
 
 
 # The use reported by each gateway, by user or topic.
@@ -96,7 +97,8 @@ class Quotas:
         asked: list[tuple[Meter, Cost, Cost, list[int]]] = []
         for meter, own, indices in self._of_copies(user, peer, size, copies):
             unknown = [index for index in indices if copies[index].given is None]
-            least = Cost(len(indices), own)
+            waiting = [copies[index].given or 0 for index in indices if copies[index].is_pending]
+            least = Cost(len(indices), own, len(waiting), sum(waiting))
             expected = least._replace(size=own + round(meter.copied_bytes * len(unknown)))
             asked.append((meter, least, meter.fitted(expected), unknown))
         for meter, _, cost, _ in asked:
