@@ -9,6 +9,7 @@ import pytest
 from duetime.v1 import pending_pb2, schedules_pb2, store_pb2
 from duetime_format import record
 from duetime_format.schedules import schedule_of
+from duetime_store.pending import listing
 from duetime_store.writing import holding
 
 from tests.store.conftest import sent, timer
@@ -311,6 +312,21 @@ async def test_calls_at_once_leave_one_occurrence(shard: Shard) -> None:
     assert sorted(one.schedule.version for one in answers) == list(range(1, 21))
     await asyncio.gather(change(shard, PAUSE), put(shard, body=b"x"), change(shard, RESUME), put(shard, body=b"y"))
     assert shard.node.store.lanes[LANE].pending_count == 1
+
+
+async def test_a_list_of_schedules_reads_no_other_message(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    await shard.put(*(timer(f"m{number}", 500) for number in range(50)))
+    await put(shard)
+    read, message = [], listing._message
+
+    def noted(found: record.Record, spot: listing.Spot) -> pending_pb2.PendingMessage:
+        read.append(found)
+        return message(found, spot)
+
+    monkeypatch.setattr(listing, "_message", noted)
+    answer = await shard.stub.ListPending(pending_pb2.ListPendingRequest(schedules_only=True), timeout=60)
+    assert [one.schedule.name for one in answer.messages] == ["report"]
+    assert len(read) == 1
 
 
 async def test_the_list_shows_schedules_alone(shard: Shard) -> None:

@@ -26,7 +26,7 @@ from duetime_format.errors import within
 from duetime_format.lanes import LanePlace, is_timer_lane
 from duetime_format.names import is_group_topic
 from duetime_format.properties import as_text, decode_properties
-from duetime_format.schedules import pending_schedule
+from duetime_format.schedules import NAME_ENDING, pending_schedule
 from duetime_format.units import FILLER_SIZE, Ints, Mask, Units
 
 from duetime_store.counting.ledger import Ledger
@@ -263,10 +263,12 @@ class PendingList:
             still = np.flatnonzero(lane.states(entries[:fit]) == PENDING)
             records, sizes, _, _ = self._reader.read(lane.queue, entries[still], units[still])
             own = [spots[at + index] for index in still.tolist()]
-            messages = _named if page.names_only else _whole
-            for spot, found in messages(records, sizes, own):
+            messages = _named(records, sizes, own) if page.names_only else _whole(records, sizes, own, wanted)
+            for spot, found in messages:
                 if not page.add(spot, found, wanted):
                     return False
+            if own:
+                page.reached = own[-1]
             at += fit
             await walk.turn_if_over()
         return True
@@ -316,12 +318,14 @@ class _ListPage:
             self.response.due_at_ms = self.reached.due_at_ms
 
 
-def _whole(records: bytes, sizes: list[int], spots: Sequence[Spot]) -> Iterator[tuple[Spot, PendingMessage]]:
-    """The messages of records stored back to back; size 0: a missing one."""
+def _whole(
+    records: bytes, sizes: list[int], spots: Sequence[Spot], wanted: _ListFilter
+) -> Iterator[tuple[Spot, PendingMessage]]:
+    """The messages of records stored back to back; size 0: a missing one. May leave out some that do not match."""
     end = 0
     for size, spot in zip(sizes, spots, strict=True):
         data, end = records[end : end + size], end + size
-        if size:
+        if size and (not wanted.schedules_only or NAME_ENDING in data):
             yield spot, _message(record.decode(data, check_crc=False), spot)
 
 
