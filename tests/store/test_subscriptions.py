@@ -147,7 +147,8 @@ async def test_reader_overtaken_by_retention_gets_a_report_and_continues(tmp_pat
         (news,) = (await subscriber.next()).queues
         assert (news.out_of_range, news.next_offset) == (True, news.min_offset)
         assert news.min_offset > 1
-        assert (await subscriber.bodies(1))[0][0][:1] == bytes([news.min_offset])
+        # Retention may have gone on.
+        assert (await subscriber.bodies(1))[0][0][0] in (news.min_offset, queue.min_offset)
 
 
 async def test_no_answer_is_made_without_credit(store: Subscribed) -> None:
