@@ -27,13 +27,13 @@ from zoneinfo import ZoneInfo
 
 import tzdata
 from cronsim import CronSim, CronSimError
+from duetime_format.limits import CRON_CHARS_MAX
 
 InGap = Literal["end", "skip"]
 InFold = Literal["first", "both"]
 
 # The release of the zones, such as "2026a".
 ZONES_VERSION: str = tzdata.IANA_VERSION
-LENGTH_MAX = 256
 _NICKNAMES = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
@@ -74,10 +74,10 @@ class CronTimes:
         moment_s = moment_ms // 1000
         moment = datetime.fromtimestamp(moment_s, UTC)
         local = moment.astimezone(self._zone)
+        if (soon := self._before_change(local, moment_s)) is not None:
+            return soon * 1000
         # If the clock will be set back soon, instants after this one have earlier wall times.
         set_back = _offset(local) - _offset((moment + _FOLD_MAX).astimezone(self._zone))
-        if set_back > _NO_TIME and (soon := self._before_change(local, moment_s)) is not None:
-            return soon * 1000
         found: int | None = None
         for wall in self._walls(local.replace(tzinfo=None) - max(set_back, _NO_TIME)):
             earliest_s, instants = self._instants(wall)
@@ -92,14 +92,15 @@ class CronTimes:
         return found * 1000
 
     def _before_change(self, local: datetime, moment_s: int) -> int | None:
-        """Return the next instant if the clock does not change before it: all earlier wall times are then past.
+        """Return the next instant if it is soon, and the clock does not change before it: earlier walls are then past.
 
-        Without it a search in the day before a change would walk an hour of seconds.
+        It is the common case, and without it a search in the day before a change would walk an hour of seconds. Within
+        the time of one change equal offsets mean none; in a year they may hide two.
         """
         wall = next(self._walls(local.replace(tzinfo=None)), None)
         instants = () if wall is None else self._instants(wall)[1]
-        if instants and instants[0] > moment_s and self._offset_at(instants[0]) == _offset(local):
-            return instants[0]
+        if instants and 0 < instants[0] - moment_s <= _FOLD_MAX.total_seconds():
+            return instants[0] if self._offset_at(instants[0]) == _offset(local) else None
         return None
 
     def _walls(self, start: datetime) -> Iterator[datetime]:
@@ -154,8 +155,8 @@ def cron_times(expression: str, zone: str = "UTC", *, in_gap: InGap = "end", in_
 
 
 def _calendar(expression: str) -> CronSim:
-    if len(expression) > LENGTH_MAX:
-        message = f"cron expression has {len(expression)} characters; the limit is {LENGTH_MAX}"
+    if len(expression) > CRON_CHARS_MAX:
+        message = f"cron expression has {len(expression)} characters; the limit is {CRON_CHARS_MAX}"
         raise ValueError(message)
     named = _NICKNAMES.get(expression.strip().lower(), expression)
     count = len(named.split())

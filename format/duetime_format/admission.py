@@ -150,6 +150,13 @@ def topic_violations(field: str, topic: str, *, system: bool = False) -> Iterato
         yield Violation(field, f"{shown(topic)} is a system topic; only DueTime itself writes to it")
 
 
+def schedule_violations(field: str, name: str) -> Iterator[Violation]:
+    """Violations of a schedule's name, which is the key of its messages."""
+    if not is_word(name) or len(name) > limits.SCHEDULE_NAME_CHARS_MAX:
+        text = f"{shown(name)} is not 1 to {limits.SCHEDULE_NAME_CHARS_MAX} characters without blanks"
+        yield Violation(field, text)
+
+
 def group_violations(field: str, name: str) -> Iterator[Violation]:
     """Violations of a group's name. The names of its topics are longer by a prefix."""
     if not 1 <= len(name) <= limits.GROUP_CHARS_MAX or not is_name(name):

@@ -250,3 +250,9 @@ def test_the_day_before_a_clock_is_set_back_costs_no_walk_of_an_hour(monkeypatch
     moment = ms("2025-10-25 12:00")
     assert times.after(moment) == moment + 1_000
     assert len(walked) <= 2
+
+
+def test_a_repeated_time_is_found_before_one_of_the_next_summer() -> None:
+    """The offset of both moments is the same, and the clock has changed twice between them."""
+    times = cron_times("45 2 26 7,10 *", "Europe/Berlin", in_fold="both")
+    assert text_of(times.after(ms("2025-10-26 00:50"))) == "2025-10-26 01:45"

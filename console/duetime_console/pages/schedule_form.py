@@ -7,6 +7,7 @@ from typing import Any
 
 from duetime.v1 import schedules_pb2
 from duetime_core.clock import Clock
+from duetime_core.planning import first_times
 from duetime_format.lengths import written
 from duetime_format.limits import SCHEDULE_TIMES_MAX
 from pydantic import ValidationError
@@ -21,7 +22,6 @@ from duetime_console.asking import path_of
 from duetime_console.gateway import GatewayError
 from duetime_console.moments import iso
 from duetime_console.pages.sending import body_of, field_of, moment_of, properties_of, retry_of, topics_of
-from duetime_console.planning import planned_times
 from duetime_console.rendering import page, query_of
 from duetime_console.session import call
 
@@ -164,7 +164,7 @@ def _rule(form: dict[str, str], faults: dict[str, str]) -> dict[str, Any]:
 def _preview(request: Request, wanted: schedules_pb2.Schedule, faults: dict[str, str]) -> list[int]:
     clock: Clock = request.app.state.clock
     try:
-        times = planned_times(wanted, clock.now_ms(), PREVIEWED)
+        times = first_times(wanted, clock.now_ms(), PREVIEWED)
     except ValueError as error:
         faults[_field("schedule.cron", str(error))] = str(error)
         return []

@@ -6,9 +6,8 @@ from duetime.v1 import pending_pb2, schedules_pb2, store_pb2
 from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError, InvalidArgument, Violation, refuse
 from duetime_format import limits
-from duetime_format.admission import Draft, is_word, topic_violations
+from duetime_format.admission import Draft, schedule_violations, topic_violations
 from duetime_format.errors import within
-from duetime_format.texts import shown
 
 from duetime_gateway.deadlines import timeout_of
 from duetime_gateway.pending.listing import PendingLister
@@ -103,7 +102,7 @@ class ScheduleRouter:
             NotFound: no such topic or schedule.
             DueTimeError: an error of the shard.
         """
-        found = [*_name_violations("name", asked.name), *topic_violations("topic", asked.topic)]
+        found = [*schedule_violations("name", asked.name), *topic_violations("topic", asked.topic)]
         found += within("next_count", asked.next_count, 0, limits.SCHEDULE_NEXT_MAX)
         named = asked.request_id
         if named and not (len(named) <= limits.REQUEST_ID_CHARS_MAX and named.isascii() and named.isalnum()):
@@ -153,16 +152,9 @@ def listed(one: pending_pb2.PendingMessage) -> schedules_pb2.Schedule:
     return schedule
 
 
-def _name_violations(field: str, name: str) -> list[Violation]:
-    if is_word(name) and len(name) <= limits.SCHEDULE_NAME_CHARS_MAX:
-        return []
-    text = f"{shown(name)} is not 1 to {limits.SCHEDULE_NAME_CHARS_MAX} characters without blanks"
-    return [Violation(field, text)]
-
-
 def _draft_violations(draft: Draft, name: str) -> list[Violation]:
     """Violations of a schedule's name, and of fields that its message must not have."""
-    found = _name_violations("schedule.name", name)
+    found = list(schedule_violations("schedule.name", name))
     set_fields = {
         "keys": bool(draft.keys),
         "sharding_key": bool(draft.sharding_key),

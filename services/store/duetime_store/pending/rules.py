@@ -6,17 +6,17 @@ from secrets import token_hex
 
 from duetime.v1 import message_pb2, schedules_pb2
 from duetime_core.errors import Violation, refuse
+from duetime_core.planning import FOLDS, GAPS, time_after, with_times
 from duetime_core.rpc import retry_policy
 from duetime_format import limits, record
-from duetime_format.admission import is_word
+from duetime_format.admission import schedule_violations
 from duetime_format.errors import within
 from duetime_format.levels import DELAY_MS_MAX
 from duetime_format.properties import decode_properties, number_of
 from duetime_format.record import Record
 from duetime_format.schedules import ALL, ONE, SKIP, StoredSchedule
-from duetime_format.texts import shown
 
-from duetime_store.writing.occurrences import time_after
+from duetime_store.writing.occurrences import PAUSE_MS
 
 Schedule = schedules_pb2.Schedule
 SEED_BYTES = 4
@@ -27,19 +27,9 @@ _MISSED = {
     schedules_pb2.MISSED_POLICY_ONE: ONE,
     schedules_pb2.MISSED_POLICY_ALL: ALL,
 }
-_GAPS = {
-    schedules_pb2.GAP_POLICY_UNSPECIFIED: "end",
-    schedules_pb2.GAP_POLICY_END: "end",
-    schedules_pb2.GAP_POLICY_SKIP: "skip",
-}
-_FOLDS = {
-    schedules_pb2.FOLD_POLICY_UNSPECIFIED: "first",
-    schedules_pb2.FOLD_POLICY_FIRST: "first",
-    schedules_pb2.FOLD_POLICY_BOTH: "both",
-}
 _MISSED_BACK = {text: number for number, text in _MISSED.items()}
-_GAPS_BACK = {text: number for number, text in _GAPS.items()}
-_FOLDS_BACK = {text: number for number, text in _FOLDS.items()}
+_GAPS_BACK = {text: number for number, text in GAPS.items()}
+_FOLDS_BACK = {text: number for number, text in FOLDS.items()}
 
 
 def asked_schedule(asked: Schedule, now_ms: int) -> StoredSchedule:
@@ -50,14 +40,8 @@ def asked_schedule(asked: Schedule, now_ms: int) -> StoredSchedule:
     """
     found = list(_violations(asked))
     refuse(found)
-    seed = token_hex(SEED_BYTES)
-    rule = StoredSchedule(
-        name=asked.name,
-        missed=_MISSED[asked.missed],
-        made_at_ms=now_ms,
-        seed=seed,
-        **_times(asked, now_ms),  # type: ignore[arg-type]
-    )
+    missed, seed = _MISSED[asked.missed], token_hex(SEED_BYTES)
+    rule = replace(with_times(asked, now_ms), missed=missed, made_at_ms=now_ms, seed=seed)
     field = asked.WhichOneof("times")
     try:
         planned = time_after(rule, now_ms)
@@ -67,14 +51,12 @@ def asked_schedule(asked: Schedule, now_ms: int) -> StoredSchedule:
     if planned is None:
         refuse([Violation(f"schedule.{field}", "none of its times is ahead")])
     assert planned is not None
-    refuse(within(f"schedule.{field}", planned - now_ms, 1, DELAY_MS_MAX - 86_400_000))
+    refuse(within(f"schedule.{field}", planned - now_ms, 1, PAUSE_MS))
     return replace(rule, planned=planned)
 
 
 def _violations(asked: Schedule) -> Iterator[Violation]:
-    if not is_word(asked.name) or len(asked.name) > limits.SCHEDULE_NAME_CHARS_MAX:
-        text = f"{shown(asked.name)} is not 1 to {limits.SCHEDULE_NAME_CHARS_MAX} characters without blanks"
-        yield Violation("schedule.name", text)
+    yield from schedule_violations("schedule.name", asked.name)
     if asked.missed not in _MISSED:
         yield Violation("schedule.missed", f"{asked.missed} is not a policy")
     match asked.WhichOneof("times"):
@@ -99,24 +81,10 @@ def _cron_violations(rule: schedules_pb2.CronRule) -> Iterator[Violation]:
         yield Violation("schedule.cron.expression", text)
     if len(rule.zone) > limits.ZONE_CHARS_MAX:
         yield Violation("schedule.cron.zone", f"{len(rule.zone)} characters are above {limits.ZONE_CHARS_MAX}")
-    if rule.in_gap not in _GAPS:
+    if rule.in_gap not in GAPS:
         yield Violation("schedule.cron.in_gap", f"{rule.in_gap} is not a policy")
-    if rule.in_fold not in _FOLDS:
+    if rule.in_fold not in FOLDS:
         yield Violation("schedule.cron.in_fold", f"{rule.in_fold} is not a policy")
-
-
-def _times(asked: Schedule, now_ms: int) -> dict[str, object]:
-    if asked.HasField("every"):
-        return {"every_ms": asked.every.every_ms, "start_at_ms": asked.every.start_at_ms or now_ms}
-    if asked.HasField("at"):
-        return {"at_ms": tuple(sorted(set(asked.at.at_ms)))}
-    rule = asked.cron
-    return {
-        "cron": rule.expression,
-        "zone": rule.zone or "UTC",
-        "in_gap": _GAPS[rule.in_gap],
-        "in_fold": _FOLDS[rule.in_fold],
-    }
 
 
 def shown_rule(stored: StoredSchedule) -> Schedule:
@@ -161,17 +129,3 @@ def add_policies(message: message_pb2.Message, properties: Mapping[str, str]) ->
     if text := properties.get(record.RETRY):
         message.retry.CopyFrom(retry_policy.parse(text))
     message.expires_ms = number_of(properties.get(record.EXPIRES)) or 0
-
-
-def times_ahead(stored: StoredSchedule, count: int) -> list[int]:
-    """The planned times of the next `count` occurrences; fewer if there are no more."""
-    times = [] if stored.paused else [stored.planned]
-    while times and len(times) < count:
-        try:
-            following = time_after(stored, times[-1])
-        except ValueError:
-            break
-        if following is None:
-            break
-        times.append(following)
-    return times

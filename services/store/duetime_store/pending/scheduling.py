@@ -19,6 +19,7 @@ from duetime_core.errors import (
     Unavailable,
     Violation,
 )
+from duetime_core.planning import time_after, times_ahead
 from duetime_format import limits, record
 from duetime_format.lanes import is_timer_lane, lane_of
 from duetime_format.properties import VALUE_END, as_text, value_of
@@ -32,11 +33,11 @@ from duetime_store.lanes.lane import CANCELLED, PENDING
 from duetime_store.log.intake import parse
 from duetime_store.pending.keys import Name, UpsertKeys
 from duetime_store.pending.replacing import MessageReplacer, name_taken
-from duetime_store.pending.rules import asked_schedule, shown_message, shown_rule, times_ahead
+from duetime_store.pending.rules import asked_schedule, shown_message, shown_rule
 from duetime_store.pending.targets import ROUNDS_MAX, Place
 from duetime_store.writing.ends import cancel, state_of
 from duetime_store.writing.flusher import Flusher
-from duetime_store.writing.occurrences import as_occurrence, paused, time_after, topic_of
+from duetime_store.writing.occurrences import as_occurrence, paused, topic_of
 from duetime_store.writing.staging import DUPLICATE, OK
 from duetime_store.writing.store import Store
 

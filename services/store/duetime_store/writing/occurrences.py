@@ -8,11 +8,10 @@ pending and n + 1 does not exist, or n is restored and n + 1 is pending; recover
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import structlog
-from duetime_core.cron import InFold, InGap, cron_times
+from duetime_core.planning import time_after
 from duetime_core.telemetry.defects import defect
 from duetime_format import record
 from duetime_format.columns import Ints, holds
@@ -43,7 +42,6 @@ log = structlog.get_logger()
 FAULT_CHARS_MAX = 200
 # A paused occurrence waits this long: the longest delay, less a day for clocks that are set.
 PAUSE_MS = DELAY_MS_MAX - 86_400_000
-_TIMES_REMEMBERED_MAX = 16_384
 _REAL_TOPIC, _UNIQ_KEY = record.REAL_TOPIC.encode(), record.UNIQ_KEY.encode()
 
 
@@ -58,27 +56,6 @@ class StagedOccurrence(NamedTuple):
     due_at_ms: int
     # The lane and entry of the occurrence that it replaces.
     replaced: tuple[int, int] | None = None
-
-
-def time_after(schedule: StoredSchedule, moment_ms: int) -> int | None:
-    """The first time of a schedule after a moment, Unix ms; None: there is none.
-
-    Raises:
-        ValueError: the expression or the zone is not understood, or has no time within years.
-    """
-    if schedule.every_ms:
-        past = moment_ms - schedule.start_at_ms
-        return schedule.start_at_ms if past < 0 else moment_ms - past % schedule.every_ms + schedule.every_ms
-    if schedule.at_ms:
-        return next((at_ms for at_ms in schedule.at_ms if at_ms > moment_ms), None)
-    return _cron_after(schedule.cron, schedule.zone, schedule.in_gap, schedule.in_fold, moment_ms)
-
-
-@lru_cache(_TIMES_REMEMBERED_MAX)
-def _cron_after(expression: str, zone: str, in_gap: str, in_fold: str, moment_ms: int) -> int:
-    """Many schedules have one expression, and a time costs up to 0.3 ms."""
-    gap, fold = cast("InGap", in_gap), cast("InFold", in_fold)
-    return cron_times(expression, zone, in_gap=gap, in_fold=fold).after(moment_ms)
 
 
 def is_missed(schedule: StoredSchedule, due_at_ms: int, now_ms: int) -> bool:
