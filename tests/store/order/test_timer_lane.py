@@ -1,14 +1,25 @@
 """The lane of messages for any time: its order, its waiters, and its handling of damage."""
 
+import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from duetime_core.clock import turn
 from duetime_core.errors import InvalidArgument
 from duetime_format.lanes import LanePlace
 from duetime_format.units import FILLER_SIZE, are_ended
+from duetime_store.files.directory import StoreDirectory
+from duetime_store.files.worker import FileWorker
 from duetime_store.lanes.lane import CANCELLED, PENDING, RESTORED, UNKNOWN
+from duetime_store.lanes.lanes import ShardLanes
+from duetime_store.lanes.order.order import MANIFEST
+from duetime_store.log.commitlog import CommitLog
+from duetime_store.recovery.saving import OrderKeeper
 from structlog.testing import capture_logs
 
+from tests.store.here import Here
 from tests.store.order.timerbench import NOW_MS, Bench, ints
 
 
@@ -217,3 +228,24 @@ def test_units_of_a_head_are_read_again_when_one_was_replaced(bench: Bench) -> N
     lane.publish_cancel(ints(1))
     assert lane.units(head.entries)["tags"].tolist() == [NOW_MS + 100, -(NOW_MS + 200), NOW_MS + 300]
     assert lane.units(ints(7)).tolist() == [(0, 0, 0)]
+
+
+async def test_a_stop_during_a_checkpoint_leaves_the_write_of_the_order(bench: Bench) -> None:
+    lane = bench.recover()
+    bench.add(lane, 500, 100)
+    lanes, log = SimpleNamespace(timers=lambda: [lane]), SimpleNamespace(published_end=len(bench.log.data))
+    worker = FileWorker(cast("StoreDirectory", None), Here())
+    keeper = OrderKeeper(cast("ShardLanes", lanes), cast("CommitLog", log), worker)
+    bench.threads.at_once = False
+    write = keeper.capture()
+    assert write is not None
+    stopped = asyncio.ensure_future(write())
+    await turn()
+    stopped.cancel()
+    await asyncio.gather(stopped, return_exceptions=True)
+    bench.threads.at_once = True
+    bench.threads.work()
+    last = keeper.capture()
+    assert last is not None
+    await last()
+    assert (bench.root / "0" / MANIFEST).exists()

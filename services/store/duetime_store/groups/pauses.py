@@ -167,11 +167,11 @@ class GroupPauses:
     async def _change(self, changes: Mapping[tuple[str, str], Pause | None]) -> None:
         """Applies and writes changes; None: the pause ends."""
         async with self._writing:
-            before = self._pauses
+            before, known = self._pauses, self.all()
             for key, pause in changes.items():
                 if pause is not None:
-                    _check_new(self.all(), key)
-            changed = {**self.all(), **changes}
+                    _check_new(known, key)
+            changed = {**known, **changes}
             self._pauses = {key: pause for key, pause in changed.items() if pause is not None}
             try:
                 await self._worker.run(self._write, self._pauses)

@@ -71,7 +71,8 @@ class OrderKeeper:
             flushing = order.flushing
             if flushing is None:
                 raise OSError("a run of a timer lane is not written")
-            await asyncio.wrap_future(flushing)
+            # A stop cancels the wait, not the write.
+            await asyncio.shield(asyncio.wrap_future(flushing))
             order.tend()
         await self._worker.run(order.write, saving)
         order.saved(saving)

@@ -196,9 +196,7 @@ class LaneOrder:
     def close(self) -> None:
         """Waits for the threads; unsaved rows are lost."""
         for job in (self._flush, self._merge):
-            if job is None or job.result.cancelled() or job.result.exception() is not None:
-                continue
-            if (run := job.result.result()) is not None:
+            if job is not None and job.result.exception() is None and (run := job.result.result()) is not None:
                 run.close()
         self._flush = self._merge = None
         for run in self._runs:
@@ -313,9 +311,6 @@ class LaneOrder:
 
     def _take_flushed(self, job: _RunJob) -> None:
         self._flush = None
-        if job.result.cancelled():
-            # Its waiter was cancelled, as a stop does: it is begun again.
-            return
         try:
             run = job.result.result()
         except OSError as error:
@@ -333,9 +328,6 @@ class LaneOrder:
 
     def _take_merged(self, job: _RunJob) -> None:
         self._merge = None
-        if job.result.cancelled():
-            self._is_changed = True
-            return
         try:
             run = job.result.result()
         except DamagedBytes as error:
