@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from duetime_format.printing import echo
 
 from duetime.cli.gateway import CALL_TIMEOUT, reach
-from duetime.cli.options import Delay, DeliverAt, Json, Server, Yes, due_time, given, grouped, length, span
+from duetime.cli.options import Delay, DeliverAt, Json, Server, Yes, content_of, due_time, given, grouped, length, span
 from duetime.cli.output import error_text, iso, local, print_json
 from duetime.client.errors import DueTimeError
 from duetime.client.message import CancelResult
@@ -119,13 +118,8 @@ def reschedule(
     at = due_time("--deliver-at", deliver_at)
     if delay is not None:
         length("--delay", delay)
-    asyncio.run(_reschedule(server, message_id, given("--topic", topic), delay, at, _body_of(body), as_json))
-
-
-def _body_of(text: str | None) -> bytes | None:
-    if text is None:
-        return None
-    return Path(text[1:]).read_bytes() if text.startswith("@") else text.encode("utf-8", "surrogateescape")
+    content = None if body is None else content_of(body)
+    asyncio.run(_reschedule(server, message_id, given("--topic", topic), delay, at, content, as_json))
 
 
 async def _cancel(server: str | None, ids: Sequence[str], topic: str, as_json: bool) -> None:

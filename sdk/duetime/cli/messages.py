@@ -94,6 +94,11 @@ def body_object(message: ReceivedMessage | MessageView) -> dict[str, str]:
         body = message.body
     except Damaged as error:
         return {"body_error": error.text}
+    return body_text(body)
+
+
+def body_text(body: bytes) -> dict[str, str]:
+    """A readable body for machines: as text, or else in base64."""
     try:
         return {"body": body.decode()}
     except UnicodeDecodeError:

@@ -2,11 +2,12 @@
 
 import re
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import datetime
 from functools import wraps
 from inspect import Parameter, Signature, signature
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
@@ -66,6 +67,22 @@ def inherited(context: typer.Context, server: str | None, as_json: bool) -> tupl
     """Server and format of a subcommand: its own options, else those given before its name."""
     before_server, before_json = context.obj
     return server or before_server, as_json or before_json
+
+
+def properties_of(pairs: Iterable[str]) -> dict[str, str]:
+    """The properties of --property options. Raises: BadParameter."""
+    properties = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not (name and equals):
+            raise typer.BadParameter(f"--property {pair!r} is not NAME=VALUE")
+        properties[name] = value
+    return properties
+
+
+def content_of(text: str) -> bytes:
+    """A body given as text, or as @PATH of its file. Raises: OSError."""
+    return Path(text[1:]).read_bytes() if text.startswith("@") else text.encode("utf-8", "surrogateescape")
 
 
 def confirm_discard(messages: str, group: str, *, are_all: bool, dry_run: str) -> None:

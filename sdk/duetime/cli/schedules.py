@@ -1,13 +1,11 @@
 """`duetime schedules`: create, list, show, pause, resume, run and delete schedules."""
 
 import asyncio
-import base64
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +13,19 @@ from duetime_format.printing import echo
 from duetime_format.texts import printable
 
 from duetime.cli.gateway import CALL_TIMEOUT, reach
-from duetime.cli.options import Json, Server, Yes, due_time, grouped, length, show_help, watched
+from duetime.cli.messages import body_text
+from duetime.cli.options import (
+    Json,
+    Server,
+    Yes,
+    content_of,
+    due_time,
+    grouped,
+    length,
+    properties_of,
+    show_help,
+    watched,
+)
 from duetime.cli.output import iso, local, on_one_line, print_json, print_table
 from duetime.cli.output import length as length_text
 from duetime.client.administering.schedules import AsyncSchedules, Schedule, ScheduleTimes
@@ -93,22 +103,13 @@ class ContentOptions:
 
     def message(self, topic: str) -> Message:
         """Raises: BadParameter, OSError."""
-        properties = {}
-        for pair in self.prop or []:
-            name, equals, value = pair.partition("=")
-            if not (name and equals):
-                raise typer.BadParameter(f"--property {pair!r} is not NAME=VALUE")
-            properties[name] = value
+        properties = properties_of(self.prop or [])
         expires = None if self.expires is None else timedelta(milliseconds=length("--expires", self.expires))
         own: dict[str, Any] = {"tags": self.tags, "retry": self.retry, "expires": expires}
         return Message(topic, self._content(), properties=properties, **own)
 
     def _content(self) -> bytes:
-        if self.body == "-":
-            return sys.stdin.buffer.read()
-        if self.body.startswith("@"):
-            return Path(self.body[1:]).read_bytes()
-        return self.body.encode("utf-8", "surrogateescape")
+        return sys.stdin.buffer.read() if self.body == "-" else content_of(self.body)
 
 
 @schedules.command()
@@ -307,10 +308,6 @@ def _next(found: Schedule) -> str:
 
 def schedule_object(found: Schedule) -> dict[str, Any]:
     """A schedule for machines."""
-    try:
-        body = {"body": found.body.decode()}
-    except UnicodeDecodeError:
-        body = {"body_base64": base64.b64encode(found.body).decode()}
     every_ms = None if found.every is None else round(found.every / timedelta(milliseconds=1))
     is_cron = bool(found.cron)
     return {
@@ -330,7 +327,7 @@ def schedule_object(found: Schedule) -> dict[str, Any]:
         "version": found.version,
         "created_at": iso(found.created_at),
         "id": found.message_id,
-        **body,
+        **body_text(found.body),
         "tags": found.tags,
         "properties": found.properties,
         "expires_ms": None if found.expires is None else round(found.expires / timedelta(milliseconds=1)),

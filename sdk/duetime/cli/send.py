@@ -15,7 +15,7 @@ from duetime_format.limits import BATCH_BYTES_MAX, SEND_COUNT_MAX
 from duetime_format.printing import echo
 
 from duetime.cli.gateway import reach
-from duetime.cli.options import Delay, DeliverAt, Json, Server, due_time, grouped, length
+from duetime.cli.options import Delay, DeliverAt, Json, Server, due_time, grouped, length, properties_of
 from duetime.cli.output import iso, local, print_json
 from duetime.client.errors import DueTimeError
 from duetime.client.message import Message, Receipt
@@ -81,7 +81,7 @@ class FieldOptions:
         if self.expires is not None:
             length("--expires", self.expires)
         values = asdict(self)
-        return values | {"keys": values.pop("key") or (), "properties": _properties(values.pop("prop") or [])}
+        return values | {"keys": values.pop("key") or (), "properties": properties_of(values.pop("prop") or [])}
 
 
 @grouped
@@ -121,16 +121,6 @@ def send(
         failed = asyncio.run(work(server, make, _Source(body, opened), as_json))
     if failed:
         raise typer.Exit(1)
-
-
-def _properties(pairs: list[str]) -> dict[str, str]:
-    properties = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not (name and equals):
-            raise typer.BadParameter(f"--property {pair!r} is not NAME=VALUE")
-        properties[name] = value
-    return properties
 
 
 class _Source:
