@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import sqlite3
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -264,6 +265,29 @@ async def test_frozen_server_delays_no_other(server: Told, postgres_url: str, mo
             os.kill(pid, signal.SIGCONT)
     await server.back()
     assert [await server.database.run(read) for _ in range(8)] == [0] * 8
+
+
+@pytest.mark.postgres
+async def test_connection_in_use_during_a_fault_is_closed(server: Told) -> None:
+    used: list[Any] = []
+    event.listen(server.database._engine, "checkout", lambda connection, *_: used.append(connection))
+    held, released = threading.Event(), threading.Event()
+
+    def hold(session: Session) -> int:
+        count = read(session)
+        held.set()
+        released.wait(60)
+        return count
+
+    holding = asyncio.create_task(server.database.run(hold))
+    assert await asyncio.to_thread(held.wait, 60)
+    await server.refused(lambda session: session.execute(text("SELECT pg_terminate_backend(pg_backend_pid())")))
+    released.set()
+    assert await holding == 0
+    await server.back()
+    await server.database.stop()
+    assert len(used) > 2
+    assert all(connection.closed for connection in used)
 
 
 def is_session_here(pid: int, name: str) -> bool:

@@ -114,6 +114,29 @@ def _file_at(path: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
+class ConnectionRenewal:
+    """Replaces the connections of an engine at their next use.
+
+    `Engine.dispose` would leave connections in use to the garbage collector: they return to a pool that nobody closes.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._generation = 0
+        event.listen(engine, "connect", self._connected)
+        event.listen(engine, "checkout", self._taken)
+
+    def renew(self) -> None:
+        """Uses none of today's connections again. For any thread."""
+        self._generation += 1
+
+    def _connected(self, connection: Any, record: Any) -> None:
+        record.info["generation"] = self._generation
+
+    def _taken(self, connection: Any, record: Any, proxy: Any) -> None:
+        if record.info["generation"] != self._generation:
+            raise DisconnectionError("the connection is older than a fault")
+
+
 def ping_each_checkout(engine: Engine, taken: Callable[[Any], None]) -> None:
     """As `pool_pre_ping`, and passes the connection to `taken` before testing it."""
 
