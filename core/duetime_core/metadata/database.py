@@ -21,7 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
 from duetime_core.errors import StartupError, Unavailable
-from duetime_core.metadata.engine import ConnectionRenewal, break_off, make_engine, parse_url, ping_each_checkout
+from duetime_core.metadata.engine import break_off, make_engine, parse_url, ping_each_checkout, reconnect_on_change
 from duetime_core.metadata.faults import SENTENCES, Fault, fault_of, is_conflict, reason_of
 from duetime_core.metadata.models import MetadataBase
 from duetime_core.metadata.schema import head_revision, refuse_unknown, revision_of
@@ -72,7 +72,9 @@ class Database:
         threads = 1 if self._is_sqlite else THREADS
         # Otherwise SQLite would create an empty file.
         self._engine = make_engine(self._url, connections_max=threads, may_make=False)
-        self._renewal = ConnectionRenewal(self._engine)
+        # Replaced by each fault, from any thread: no connection of before is used again.
+        self._era = object()
+        reconnect_on_change(self._engine, lambda: self._era, "the connection is older than a fault")
         self._sessions = sessionmaker(self._engine, expire_on_commit=False)
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="metadata")
         self._running: set[_Attempt] = set()
@@ -203,7 +205,7 @@ class Database:
                     return work(session)
             except _TransactionFailure:
                 # SQLite would keep parts of a damaged file in memory, and not read them again.
-                self._renewal.renew()
+                self._era = object()
                 raise
             except SQLAlchemyError as error:
                 if number < ATTEMPTS and is_conflict(error) and not attempt.given_up:
@@ -213,7 +215,7 @@ class Database:
                     raise
                 if fault is not Fault.BUSY:
                     # The next connection may reach a new server after a failover, or a restored file.
-                    self._renewal.renew()
+                    self._era = object()
                 raise _TransactionFailure(fault, _no_answer() if attempt.given_up else reason_of(error)) from error
         raise AssertionError("the last attempt returns or raises")
 

@@ -82,20 +82,16 @@ def _sqlite_engine(url: URL, connections_max: int, lock_wait_ms: int, may_make: 
         pool_timeout=CONNECT_TIMEOUT_S,
     )
 
+    # An open connection keeps using a deleted or replaced file, whose content no other process would see.
+    reconnect_on_change(engine, lambda: _file_at(path), "the database's file was replaced")
+
     @event.listens_for(engine, "connect")
     def connected(connection: Any, record: Any) -> None:
-        record.info["file"] = _file_at(path)
         # The driver would start transactions only at the first write, and then deferred.
         connection.isolation_level = None
         connection.execute("PRAGMA foreign_keys = ON")
         # WAL: a power cut may undo the latest commits but never corrupts; nothing here needs more.
         connection.execute("PRAGMA synchronous = NORMAL")
-
-    @event.listens_for(engine, "checkout")
-    def checkout(connection: Any, record: Any, proxy: Any) -> None:
-        # An open connection keeps using a deleted or replaced file, whose content no other process would see.
-        if record.info["file"] != _file_at(path):
-            raise DisconnectionError("the database's file was replaced")
 
     @event.listens_for(engine, "begin")
     def begin(connection: Any) -> None:
@@ -114,27 +110,20 @@ def _file_at(path: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-class ConnectionRenewal:
-    """Replaces the connections of an engine at their next use.
+def reconnect_on_change(engine: Engine, state: Callable[[], object], reason: str) -> None:
+    """Replaces a connection at its next use if the state has changed since it was made.
 
     `Engine.dispose` would leave connections in use to the garbage collector: they return to a pool that nobody closes.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._generation = 0
-        event.listen(engine, "connect", self._connected)
-        event.listen(engine, "checkout", self._taken)
+    @event.listens_for(engine, "connect")
+    def connected(connection: Any, record: Any) -> None:
+        record.info[reason] = state()
 
-    def renew(self) -> None:
-        """Uses none of today's connections again. For any thread."""
-        self._generation += 1
-
-    def _connected(self, connection: Any, record: Any) -> None:
-        record.info["generation"] = self._generation
-
-    def _taken(self, connection: Any, record: Any, proxy: Any) -> None:
-        if record.info["generation"] != self._generation:
-            raise DisconnectionError("the connection is older than a fault")
+    @event.listens_for(engine, "checkout")
+    def checkout(connection: Any, record: Any, proxy: Any) -> None:
+        if record.info[reason] != state():
+            raise DisconnectionError(reason)
 
 
 def ping_each_checkout(engine: Engine, taken: Callable[[Any], None]) -> None:
