@@ -42,6 +42,7 @@ def test_groups_are_made_listed_and_changed(server: str, group: str, capsys: pyt
         "ordered": True,
         "max_attempts": 5,
         "backoff": "exponential:1s..10m,factor=3",
+        "limits": [],
     }
     assert run(["groups", "set", group, "--retry", "1s,5s,0s"]) == 0
     assert "at most 5 deliveries, retries 1s,5s,0s (unless " in capsys.readouterr().out
@@ -250,6 +251,43 @@ def test_group_is_paused_and_resumed(server: str, group: str, capsys: pytest.Cap
     assert run(["groups", "pause", "nobody"]) == 1
     assert run(["groups", "pause", group, "--until", "soon"]) == 2
     assert "a time of day such as 08:00" in capsys.readouterr().err
+
+
+def test_group_is_limited(server: str, group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["groups", "create", group])
+    topic = f"of_{group}"
+    run(["topics", "create", topic])
+    capsys.readouterr()
+    assert run(["groups", "limit", group]) == 0
+    assert capsys.readouterr().out == f"group {group} has no limit\n"
+    assert run(["groups", "limit", group, "--rate", "50/s"]) == 0
+    assert capsys.readouterr().out == f"group {group} receives at most 50/s in each topic\n"
+    assert run(["groups", "limit", group, "--rate", "100/h,burst=5", "--topic", topic, "--json"]) == 0
+    limits = [{"topic": None, "rate": "50/s"}, {"topic": topic, "rate": "100/h,burst=5"}]
+    assert lines_of(capsys) == [{"group": group, "limits": limits}]
+    assert run(["groups", "describe", group]) == 0
+    assert f"receives at most 100/h,burst=5 in {topic}" in capsys.readouterr().out
+    assert run(["groups", "list"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith("limit")
+    assert run(["groups", "list", "--json"]) == 0
+    assert [line["limits"] for line in lines_of(capsys) if line["group"] == group] == [limits]
+    assert run(["groups", "limit", group, "--none"]) == 0
+    assert capsys.readouterr().out == f"group {group} receives at most 100/h,burst=5 in {topic}\n"
+    assert run(["groups", "limit", group, "--none", "--topic", topic]) == 0
+    assert run(["groups", "limit", "nobody", "--rate", "1/s"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--rate", "fast"], "'fast' is not a rate such as 50/s"),
+        (["--rate", "1/s", "--none"], "use one"),
+        (["--topic", "orders"], "--topic takes --rate or --none"),
+    ],
+)
+def test_bad_limit_is_rejected(options: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["groups", "limit", "billing", *options]) == 2
+    assert why in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("now", "day"), [("07:59:59", 1), ("08:00:00", 2), ("23:30:00", 2)])

@@ -201,6 +201,7 @@ async def test_a_console_that_only_reads_offers_nothing_and_refuses_all(shown: S
             "/topics": {"name": "never"},
             "/groups": {"name": "never"},
             f"/groups/{BILLING}/policy": {"backoff": "1s"},
+            f"/groups/{BILLING}/limit": {"rate": "1/s"},
             f"/groups/{BILLING}/reset": {"topic": ORDERS, "to": "latest"},
             "/lanes/0/16/pause": {},
         }

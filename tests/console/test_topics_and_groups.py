@@ -112,6 +112,25 @@ async def test_a_group_is_made_and_its_policy_is_changed(shown: Shown) -> None:
     assert 'value="a b" autocomplete="off" aria-invalid="true"' in answer.text
 
 
+async def test_rate_of_a_group_is_changed(shown: Shown) -> None:
+    await shown.browser.post("/groups", {"name": "limited", "start": "earliest"}, page="/groups/new")
+    page = "/groups/limited"
+    assert "No limit." in (await shown.browser.get(page)).text
+    for fields in ({"rate": "50/s", "topic": ""}, {"rate": "3000/m,burst=1", "topic": ORDERS}):
+        answer = await shown.browser.post(f"{page}/limit", fields, page=page)
+        assert (answer.status_code, answer.headers["location"]) == (303, page)
+    text = (await shown.browser.get(page)).text
+    assert "<dt>Each topic</dt><dd>50/s</dd>" in text
+    assert f'<dt><a href="/topics/{ORDERS}">{ORDERS}</a></dt><dd>3000/m,burst=1</dd>' in text
+    wrong = await shown.browser.post(f"{page}/limit", {"rate": "fast", "topic": ""}, page=page)
+    assert (wrong.status_code, "is not a rate such as 50/s" in wrong.text) == (422, True)
+    unknown = await shown.browser.post(f"{page}/limit", {"rate": "1/s", "topic": "no-such-topic"}, page=page)
+    assert unknown.status_code == 404
+    for topic in ("", ORDERS):
+        await shown.browser.post(f"{page}/limit", {"rate": "", "topic": topic}, page=page)
+    assert "No limit." in (await shown.browser.get(page)).text
+
+
 async def test_reset_previews_its_effect_and_then_applies_it(shown: Shown) -> None:
     await shown.traffic.create_topic("read-again", queues=2)
     await shown.traffic.send("read-again", 10)
@@ -190,6 +209,7 @@ async def test_missing_right_is_explained() -> None:
             forms = {
                 "/topics": {"name": "never"},
                 "/groups/ledger/policy": {"backoff": "1s"},
+                "/groups/ledger/limit": {"rate": "1/s"},
                 "/lanes/0/16/pause": {},
                 f"/groups/{BILLING}/reset": {"topic": ORDERS, "to": "latest"},
             }

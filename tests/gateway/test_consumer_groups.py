@@ -12,6 +12,8 @@ from duetime.v1 import consumer_pb2, gateway_pb2
 from duetime.v1.consumer_pb2 import GROUP_START_LATEST, GROUP_START_TIME, Group, GroupDescription
 from duetime_core.errors import Unavailable
 from duetime_core.rpc import retry_policy
+from duetime_format import limits as contract
+from duetime_format import rates
 from structlog.testing import capture_logs
 
 from tests.format import golden
@@ -268,6 +270,74 @@ async def test_group_is_paused_on_all_shards(tapped: Gateway, taps: list[TappedS
     assert not resumed.pauses
     found = [one for _ in range(2) for one in (await receive(tapped, wait_ms=1_000)).messages]
     assert len(found) == 4
+
+
+def limit(gateway: Gateway, rate: str = "", topic: str = "") -> Any:
+    request = consumer_pb2.LimitGroupRequest(name="billing")
+    request.limit.topic = topic
+    if rate:
+        rates.fill(request.limit.rate, rate)
+    return gateway.stub.LimitGroup(request, timeout=WAIT_S)
+
+
+def limits_of(group: Group) -> list[tuple[str, str]]:
+    return [(one.topic, rates.written(one.rate)) for one in group.limits.limits]
+
+
+async def test_group_is_limited_on_all_shards(tapped: Gateway, taps: list[TappedStore]) -> None:
+    await make_topic(tapped)
+    await tapped.send(*(message(queue=queue) for queue in range(4)))
+    assert (await error_of(limit(tapped, "1/d"))).code() == grpc.StatusCode.NOT_FOUND
+    made = await create(tapped)
+    limited = await limit(tapped, "1/d")
+    assert (limits_of(limited), limited.limits.set_at_ms > made.created_at_ms) == ([("", "1/d")], True)
+    for tap in taps:
+        assert tap.requests["PutGroup"][-1] == limited
+    assert (await describe(tapped)).group == limited
+    assert not (await receive(tapped, wait_ms=50)).messages
+    for tap in taps:
+        asked = tap.requests["Receive"][-1]
+        assert (asked.limits, asked.shard_count) == (limited.limits, len(taps))
+    both = await limit(tapped, "1000000/s", "orders")
+    assert limits_of(both) == [("", "1/d"), ("orders", "1000000/s")]
+    assert (await receive(tapped, wait_ms=10_000)).messages
+    assert limits_of(await limit(tapped)) == [("orders", "1000000/s")]
+    assert limits_of(await limit(tapped, topic="orders")) == []
+
+
+async def test_shard_that_was_away_learns_the_limit_with_a_receive(tapped: Gateway, taps: list[TappedStore]) -> None:
+    await make_topic(tapped)
+    await create(tapped)
+    await taps[1].stop()
+    await error_of(receive(tapped))
+    limited = await limit(tapped, "1/d")
+    await taps[1].start()
+    asked = taps[1].requests["Receive"]
+    asked.clear()
+    async with asyncio.timeout(WAIT_S):
+        while not asked:
+            with suppress(grpc.aio.AioRpcError):
+                await receive(tapped, wait_ms=100)
+    assert asked[0].limits == limited.limits
+
+
+async def test_bad_limits_are_rejected(tapped: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    await create(tapped)
+    bad = consumer_pb2.LimitGroupRequest(name="a b")
+    bad.limit.rate.count = 3
+    error = await error_of(tapped.stub.LimitGroup(bad, timeout=WAIT_S))
+    assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert "limit.rate.per_ms: 0 is not 1000, 60000, 3600000 or 86400000" in str(error.details())
+    assert (await error_of(limit(tapped, "1/s", "orders"))).code() == grpc.StatusCode.NOT_FOUND
+    assert limits_of(await limit(tapped, topic="orders")) == []
+    given = consumer_pb2.GroupLimits(set_at_ms=1)
+    assert "group.limits: is set by LimitGroup" in str((await error_of(create(tapped, limits=given))).details())
+    monkeypatch.setattr(contract, "GROUP_LIMITS_MAX", 1)
+    await limit(tapped, "1/s")
+    await make_topic(tapped)
+    full = await error_of(limit(tapped, "1/s", "orders"))
+    assert full.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert limits_of(await limit(tapped, "2/s")) == [("", "2/s")]
 
 
 async def test_pause_of_an_unknown_topic_is_rejected(tapped: Gateway) -> None:

@@ -68,7 +68,7 @@ EXPECTED = {
     **dict.fromkeys(
         ("UpdateGroup", "ResetGroup", "DeleteGroup", "CreateTopic", "DeleteTopic", "ListTransactions"), (MANAGE,)
     ),
-    **dict.fromkeys(("PauseGroup", "ResumeGroup"), (MANAGE,)),
+    **dict.fromkeys(("PauseGroup", "ResumeGroup", "LimitGroup"), (MANAGE,)),
     **dict.fromkeys(("ListDeadLetters", "RedriveDeadLetters", "DiscardDeadLetters"), (MANAGE,)),
     **dict.fromkeys(("ListRetries", "RetryNow", "DiscardRetries"), (MANAGE,)),
     "TraceMessage": ("receiver of all",),

@@ -278,6 +278,18 @@ async def test_a_body_that_a_broker_s_client_packed_is_given_unpacked(
                 _ = cut.body
 
 
+async def test_limited_group_receives_at_its_rate(gateway: Gateway, raw: Raw) -> None:
+    await raw.send_ok(message())
+    assert len(await raw.receive()) == 1
+    await raw.send_ok(message(number=2))
+    rate = consumer_pb2.DeliveryRate(count=1, per_ms=86_400_000)
+    request = consumer_pb2.LimitGroupRequest(name="billing", limit=consumer_pb2.GroupLimit(rate=rate))
+    await gateway.stub.LimitGroup(request, timeout=60)
+    assert await raw.receive(wait_ms=0) == []
+    await gateway.stub.LimitGroup(consumer_pb2.LimitGroupRequest(name="billing"), timeout=60)
+    assert await raw.receive()
+
+
 async def test_paused_group_receives_nothing(gateway: Gateway, raw: Raw) -> None:
     await raw.send_ok(message())
     assert len(await raw.receive()) == 1

@@ -300,6 +300,42 @@ async def test_message_is_not_handled_after_it_expires(cluster: Cluster) -> None
     assert not await dead_letters(cluster, "billing")
 
 
+async def held(cluster: Cluster) -> None:
+    """Returns once both consumers wait for permits of a group."""
+    (node,) = cluster.stores
+    buckets, lines = node.parts.receiver.gates.permits._buckets, node.parts.groups._lines._lines
+    await until(lambda: any(one.is_held for one in buckets.values()))
+    await until(lambda: any(len(line.waiters) == 2 for line in lines.values()))
+
+
+async def test_consumers_share_the_rate_of_their_group(cluster: Cluster) -> None:
+    seen: list[tuple[int, bytes]] = []
+    consumers = [Consumer(cluster.address, group="billing") for _ in range(2)]
+    for number, consumer in enumerate(consumers):
+
+        @consumer.handler("orders")
+        async def handle(message: LeasedMessage, number: int = number) -> None:
+            seen.append((number, message.body))
+
+    async with AsyncAdmin(cluster.address) as admin, consuming(consumers[0]), consuming(consumers[1]):
+        await send(cluster, Message("orders", b"first"))
+        await until(lambda: seen)
+        group = await admin.limit_group("billing", "6/m")
+        assert [(one.topic, one.rate) for one in group.limits] == [("", "6/m")]
+        assert (await admin.group("billing")).group == group
+        await send(cluster, *(Message("orders", b"%d" % number) for number in range(8)))
+        for count in range(1, 5):
+            await held(cluster)
+            assert len(seen) == count
+            await cluster.advance("10s")
+            await until(lambda count=count: len(seen) > count)
+        assert {number for number, _ in seen[1:]} == {0, 1}
+        assert (await admin.limit_group("billing", None)).limits == []
+        await until(lambda: len(seen) == 9)
+        with pytest.raises(InvalidArgument, match="rate: 'fast' is not a rate"):
+            await admin.limit_group("billing", "fast")
+
+
 async def test_consumer_of_a_paused_group_handles_messages_after_the_pause(cluster: Cluster) -> None:
     seen: list[bytes] = []
     consumer = Consumer(cluster.address, group="billing")

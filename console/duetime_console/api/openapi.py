@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from duetime_console.api import consuming, finding, retries, schedules, sending, topics
+from duetime_console.api import consuming, finding, groups, retries, schedules, sending, topics
 from duetime_console.api.models import ProblemAnswer
 from duetime_console.api.operations import Operation
 from duetime_console.api.problems import PROBLEM_TYPE
@@ -20,6 +20,7 @@ OPERATIONS: Sequence[Operation] = [
     *finding.OPERATIONS,
     *consuming.OPERATIONS,
     *retries.OPERATIONS,
+    *groups.OPERATIONS,
     *topics.OPERATIONS,
     *schedules.OPERATIONS,
 ]

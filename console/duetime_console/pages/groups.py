@@ -9,6 +9,7 @@ from duetime.cli.policies import backoff_of
 from duetime.client.errors import InvalidArgument
 from duetime.client.retry_policy import handler_policy
 from duetime.v1 import consumer_pb2
+from duetime_format import rates
 from starlette.datastructures import FormData, QueryParams
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -147,6 +148,7 @@ async def _group(
 ) -> Response:
     described = await call(request, "DescribeGroup", consumer_pb2.DescribeGroupRequest(name=name))
     policy = described.group.retry
+    fields = {"backoff": backoff_of(policy), "max_attempts": str(policy.max_attempts), "rate": "", "topic": ""}
     return page(
         request,
         "group.html",
@@ -155,7 +157,8 @@ async def _group(
         start=_STARTS.get(described.group.start, "earliest"),
         sums=sums_of(described),
         topics=sorted({queue.topic for queue in described.queues}),
-        form=form or {"backoff": backoff_of(policy), "max_attempts": str(policy.max_attempts)},
+        limits=[(one.topic, rates.written(one.rate)) for one in described.group.limits.limits],
+        form=fields | (form or {}),
         faults=faults or {},
         error=error,
         status=error.status if error else 422 if faults else 200,
@@ -226,6 +229,27 @@ async def change_policy(request: Request) -> Response:
         if not isinstance(changed, GatewayError):
             return RedirectResponse(path_of("groups", name), 303)
         error = changed
+    return await _group(request, name, values, faults, error)
+
+
+async def change_limit(request: Request) -> Response:
+    name, form = request.path_params["name"], await request.form()
+    values = {field: str(form.get(field, "")).strip() for field in ("rate", "topic")}
+    faults: dict[str, str] = {}
+    wanted = consumer_pb2.LimitGroupRequest(name=name)
+    wanted.limit.topic = values["topic"]
+    if values["rate"]:
+        try:
+            rates.fill(wanted.limit.rate, values["rate"])
+        except ValueError as fault:
+            faults["rate"] = str(fault)
+    error = None
+    if not faults:
+        changed = await asked(request, "LimitGroup", wanted)
+        if not isinstance(changed, GatewayError):
+            return RedirectResponse(path_of("groups", name), 303)
+        error = changed
+        faults = {one.field.removeprefix("limit."): one.description for one in changed.violations}
     return await _group(request, name, values, faults, error)
 
 
@@ -326,6 +350,7 @@ ROUTES = [
     Route("/groups/new", new_group),
     Route("/groups/{name}", group),
     Route("/groups/{name}/policy", change_policy, methods=["POST"]),
+    Route("/groups/{name}/limit", change_limit, methods=["POST"]),
     Route("/groups/{name}/reset", reset),
     Route("/groups/{name}/reset", do_reset, methods=["POST"]),
 ]

@@ -17,7 +17,7 @@ from duetime_core.errors import AlreadyExists, NotFound, Overloaded
 from duetime_core.limits.seats import Seats
 from duetime_core.metadata.database import Database
 from duetime_core.metadata.models import GroupModel
-from duetime_core.rpc import retry_policy
+from duetime_core.rpc import group_limits, retry_policy
 
 FRESH_MS = 1_000
 
@@ -137,6 +137,22 @@ class GroupTable:
             raise _not_found(name)
         return group
 
+    async def limit(self, name: str, limit: consumer_pb2.GroupLimit) -> consumer_pb2.Group:
+        """The group with another limit. Raises: NotFound, Unavailable, GroupLimitsExhausted."""
+        now_ms = self._clock.now_ms()
+
+        def work(session: Session) -> GroupModel | None:
+            row = session.get(GroupModel, name, with_for_update=True)
+            if row is not None:
+                known = group_limits.known_of(_message(row))
+                row.limits = group_limits.render(group_limits.replaced(known, limit, now_ms))
+            return row
+
+        group = self._remember(name, await self._database.run(work))
+        if group is None:
+            raise _not_found(name)
+        return group
+
     async def list(self) -> list[consumer_pb2.Group]:
         """All groups, by name. Raises: Unavailable."""
         query = select(GroupModel).order_by(GroupModel.name)
@@ -203,6 +219,7 @@ def _message(row: GroupModel) -> consumer_pb2.Group:
         ordered=row.ordered,
         retry=retry_policy.completed(retry_policy.parse(row.retry)),
         created_at_ms=row.created_at_ms,
+        limits=group_limits.parse(row.limits) if row.limits else None,
     )
 
 

@@ -96,6 +96,8 @@ class GroupModel(MetadataBase):
     created_at_ms: Mapped[int] = mapped_column(BigInteger)
     # As of a topic.
     owner: Mapped[str] = mapped_column(String(OWNER_CHARS_MAX), default="", server_default="")
+    # Text form of duetime_core.rpc.group_limits; empty: it never had any.
+    limits: Mapped[str] = mapped_column(Text, default="", server_default="")
 
 
 class ProducerGroupModel(MetadataBase):

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from duetime_format.printing import echo
 
-from duetime.cli import options, pauses, retries
+from duetime.cli import grouplimits, options, pauses, retries
 from duetime.cli.gateway import CALL_TIMEOUT_S, call, reach
 from duetime.cli.options import DryRun, Json, Server, inherited, watched
 from duetime.cli.output import iso, local, moment_or_none, print_json, print_table
@@ -30,6 +30,7 @@ Examples:
   duetime groups reset billing orders --to 2026-01-01T12:00 --dry-run
   duetime groups retries billing --error timeout
   duetime groups pause billing --until 08:00
+  duetime groups limit billing --rate 50/s
 """
 _EARLIEST, _LATEST = "earliest", "latest"
 _STARTS = {
@@ -95,13 +96,16 @@ def _list(server: str | None, as_json: bool) -> None:
         print_json(_group_object(group) | _counts(described) | pauses.pauses_object(described))
     if listed and not as_json:
         are_paused = any(described and described.pauses for _, described in listed)
+        are_limited = any(group.limits.limits for group, _ in listed)
         rows = [
             (group.name, *map(_counted, _counts(described).values()), _start(group),
              "yes" if group.ordered else "-", str(group.retry.max_attempts), backoff_of(group.retry),
-             local(moment(group.created_at_ms)), *([pauses.paused(described)] if are_paused else []))
+             local(moment(group.created_at_ms)), *([pauses.paused(described)] if are_paused else []),
+             *([grouplimits.limited(group)] if are_limited else []))
             for group, described in listed
         ]  # fmt: skip
-        print_table([*_COLUMNS, *(["paused?5"] if are_paused else [])], rows)
+        more = [*(["paused?5"] if are_paused else []), *(["limit?6"] if are_limited else [])]
+        print_table([*_COLUMNS, *more], rows)
     elif not listed and not as_json:
         echo("no groups yet; `duetime groups create GROUP` or a first receiver creates one")
     if len(listed) > DESCRIBED_MAX:
@@ -300,6 +304,7 @@ def reset(
     echo("dry run: nothing was changed" if dry_run else f"group {name} continues from these offsets in {topic}")
 
 
+groups.command("limit")(grouplimits.limit)
 groups.command("pause")(pauses.pause)
 groups.command("resume")(pauses.resume)
 groups.command("retries")(watched(retries.list_retries))
@@ -365,6 +370,8 @@ def _print_description(described: consumer_pb2.GroupDescription) -> None:
         f"over the last minute {described.receives_per_s:,.1f} received and {described.acks_per_s:,.1f} acknowledged "
         "per second"
     )
+    for line in grouplimits.limit_lines(described.group.limits.limits):
+        echo(line)
     for line in pauses.pause_lines(described.pauses):
         echo(line)
     if described.queues:
@@ -401,6 +408,7 @@ def _group_object(group: consumer_pb2.Group) -> dict[str, Any]:
         "max_attempts": group.retry.max_attempts,
         "backoff": backoff_of(group.retry),
         "created_at": iso(moment(group.created_at_ms)),
+        **grouplimits.limits_object(group),
     }
 
 

@@ -101,7 +101,7 @@ class QueueNumber(_message.Message):
     def __init__(self, queue: _Optional[int] = ..., shard_queue: _Optional[int] = ...) -> None: ...
 
 class ReceiveRequest(_message.Message):
-    __slots__ = ("group", "topic", "max_count", "max_bytes", "invisible_ms", "wait_ms", "tags", "sql", "encoding", "max_attempts", "member", "queues", "retry_queues", "ordered", "start_at_ms", "lite_topics")
+    __slots__ = ("group", "topic", "max_count", "max_bytes", "invisible_ms", "wait_ms", "tags", "sql", "encoding", "max_attempts", "member", "queues", "retry_queues", "ordered", "start_at_ms", "lite_topics", "limits", "shard_count")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -118,6 +118,8 @@ class ReceiveRequest(_message.Message):
     ORDERED_FIELD_NUMBER: _ClassVar[int]
     START_AT_MS_FIELD_NUMBER: _ClassVar[int]
     LITE_TOPICS_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
+    SHARD_COUNT_FIELD_NUMBER: _ClassVar[int]
     group: str
     topic: str
     max_count: int
@@ -134,7 +136,9 @@ class ReceiveRequest(_message.Message):
     ordered: bool
     start_at_ms: int
     lite_topics: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., max_count: _Optional[int] = ..., max_bytes: _Optional[int] = ..., invisible_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tags: _Optional[str] = ..., sql: _Optional[str] = ..., encoding: _Optional[_Union[ReceiveEncoding, str]] = ..., max_attempts: _Optional[int] = ..., member: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueNumber, _Mapping]]] = ..., retry_queues: _Optional[_Iterable[_Union[QueueNumber, _Mapping]]] = ..., ordered: bool = ..., start_at_ms: _Optional[int] = ..., lite_topics: _Optional[_Iterable[str]] = ...) -> None: ...
+    limits: GroupLimits
+    shard_count: int
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., max_count: _Optional[int] = ..., max_bytes: _Optional[int] = ..., invisible_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tags: _Optional[str] = ..., sql: _Optional[str] = ..., encoding: _Optional[_Union[ReceiveEncoding, str]] = ..., max_attempts: _Optional[int] = ..., member: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueNumber, _Mapping]]] = ..., retry_queues: _Optional[_Iterable[_Union[QueueNumber, _Mapping]]] = ..., ordered: bool = ..., start_at_ms: _Optional[int] = ..., lite_topics: _Optional[_Iterable[str]] = ..., limits: _Optional[_Union[GroupLimits, _Mapping]] = ..., shard_count: _Optional[int] = ...) -> None: ...
 
 class LeasedMessage(_message.Message):
     __slots__ = ("message", "receipt", "attempt", "lease_ends_at_ms")
@@ -259,20 +263,56 @@ class NackResponse(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[NackResult, _Mapping]]] = ...) -> None: ...
 
 class Group(_message.Message):
-    __slots__ = ("name", "start", "start_at_ms", "ordered", "retry", "created_at_ms")
+    __slots__ = ("name", "start", "start_at_ms", "ordered", "retry", "created_at_ms", "limits")
     NAME_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     START_AT_MS_FIELD_NUMBER: _ClassVar[int]
     ORDERED_FIELD_NUMBER: _ClassVar[int]
     RETRY_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
     name: str
     start: GroupStart
     start_at_ms: int
     ordered: bool
     retry: _message_pb2.RetryPolicy
     created_at_ms: int
-    def __init__(self, name: _Optional[str] = ..., start: _Optional[_Union[GroupStart, str]] = ..., start_at_ms: _Optional[int] = ..., ordered: bool = ..., retry: _Optional[_Union[_message_pb2.RetryPolicy, _Mapping]] = ..., created_at_ms: _Optional[int] = ...) -> None: ...
+    limits: GroupLimits
+    def __init__(self, name: _Optional[str] = ..., start: _Optional[_Union[GroupStart, str]] = ..., start_at_ms: _Optional[int] = ..., ordered: bool = ..., retry: _Optional[_Union[_message_pb2.RetryPolicy, _Mapping]] = ..., created_at_ms: _Optional[int] = ..., limits: _Optional[_Union[GroupLimits, _Mapping]] = ...) -> None: ...
+
+class DeliveryRate(_message.Message):
+    __slots__ = ("count", "per_ms", "burst")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    PER_MS_FIELD_NUMBER: _ClassVar[int]
+    BURST_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    per_ms: int
+    burst: int
+    def __init__(self, count: _Optional[int] = ..., per_ms: _Optional[int] = ..., burst: _Optional[int] = ...) -> None: ...
+
+class GroupLimit(_message.Message):
+    __slots__ = ("topic", "rate")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    RATE_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    rate: DeliveryRate
+    def __init__(self, topic: _Optional[str] = ..., rate: _Optional[_Union[DeliveryRate, _Mapping]] = ...) -> None: ...
+
+class GroupLimits(_message.Message):
+    __slots__ = ("set_at_ms", "limits")
+    SET_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
+    set_at_ms: int
+    limits: _containers.RepeatedCompositeFieldContainer[GroupLimit]
+    def __init__(self, set_at_ms: _Optional[int] = ..., limits: _Optional[_Iterable[_Union[GroupLimit, _Mapping]]] = ...) -> None: ...
+
+class LimitGroupRequest(_message.Message):
+    __slots__ = ("name", "limit")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    limit: GroupLimit
+    def __init__(self, name: _Optional[str] = ..., limit: _Optional[_Union[GroupLimit, _Mapping]] = ...) -> None: ...
 
 class CreateGroupRequest(_message.Message):
     __slots__ = ("group",)

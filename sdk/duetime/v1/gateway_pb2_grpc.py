@@ -231,6 +231,11 @@ class GatewayStub(object):
                 request_serializer=duetime_dot_v1_dot_consumer__pb2.ResumeGroupRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_consumer__pb2.GroupPauses.FromString,
                 )
+        self.LimitGroup = channel.unary_unary(
+                '/duetime.v1.Gateway/LimitGroup',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.LimitGroupRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.Group.FromString,
+                )
         self.DeleteGroup = channel.unary_unary(
                 '/duetime.v1.Gateway/DeleteGroup',
                 request_serializer=duetime_dot_v1_dot_consumer__pb2.DeleteGroupRequest.SerializeToString,
@@ -719,6 +724,15 @@ class GatewayServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def LimitGroup(self, request, context):
+        """Limits the deliveries to a group, in each topic or in one; the stores keep the limit for all its receivers. Durable
+        when answered, and in force at the answering shards; the others learn it when the group receives from them.
+        NOT_FOUND: no such group or topic. RESOURCE_EXHAUSTED, GROUP_LIMITS_EXHAUSTED: the group has 100 limits.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteGroup(self, request, context):
         """Deletes a group and its offsets. Waiting retries end; due ones and dead letters stay in their topics, and a later
         group of this name does not receive them. Idempotent.
@@ -1129,6 +1143,11 @@ def add_GatewayServicer_to_server(servicer, server):
                     servicer.ResumeGroup,
                     request_deserializer=duetime_dot_v1_dot_consumer__pb2.ResumeGroupRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_consumer__pb2.GroupPauses.SerializeToString,
+            ),
+            'LimitGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.LimitGroup,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.LimitGroupRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.Group.SerializeToString,
             ),
             'DeleteGroup': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteGroup,
@@ -1962,6 +1981,23 @@ class Gateway(object):
         return grpc.experimental.unary_unary(request, target, '/duetime.v1.Gateway/ResumeGroup',
             duetime_dot_v1_dot_consumer__pb2.ResumeGroupRequest.SerializeToString,
             duetime_dot_v1_dot_consumer__pb2.GroupPauses.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def LimitGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Gateway/LimitGroup',
+            duetime_dot_v1_dot_consumer__pb2.LimitGroupRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.Group.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

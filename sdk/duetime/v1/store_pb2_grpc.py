@@ -619,7 +619,7 @@ class StoreServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def PutGroup(self, request, context):
-        """Makes a group known to the shard, for config/subscriptionGroup.json. Idempotent.
+        """Makes a group known to the shard, for config/subscriptionGroup.json, and its limits. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -25,12 +25,14 @@ from duetime_store.groups.admin import GroupAdmin
 from duetime_store.groups.calls import GroupCalls
 from duetime_store.groups.dead_letters import DeadLetterCollector
 from duetime_store.groups.expiry import LeaseExpirer
+from duetime_store.groups.gates import DeliveryGates
 from duetime_store.groups.groups import GroupRegistry
 from duetime_store.groups.lines import WaiterLines
 from duetime_store.groups.lites import LiteFetcher, LitePlaces, LiteReceiver, brokers_offsets
-from duetime_store.groups.metrics import GroupCollector, PauseCollector
+from duetime_store.groups.metrics import GateCollector, GroupCollector
 from duetime_store.groups.offsets import CommittedOffsets
 from duetime_store.groups.pauses import GroupPauses
+from duetime_store.groups.permits import GroupPermits
 from duetime_store.groups.persistence import GroupKeeper
 from duetime_store.groups.priorities import PriorityFetcher
 from duetime_store.groups.receiving import GroupReceiver
@@ -189,7 +191,7 @@ def make_parts(base: StoreBase, opened: OpenedStore) -> StoreParts:
     admin = GroupAdmin(store, groups, offsets, retries, flusher, turns, lites, shard=shard)
     table, results = opened.transactions, SendResultMaker(store, shard=shard)
     giving_up, checks = _make_checks(base, opened, alarm, flusher)
-    readers = TopicReaders(store.queues, store.log, groups, offsets, turns, lites, receiver.pauses)
+    readers = TopicReaders(store.queues, store.log, groups, offsets, turns, lites, receiver.gates)
     backlog = BacklogCounter(store.lanes, store.ledger, store.clock, surveyor, turns)
     left = unread(store.queues, groups.progress, offsets, lites)
     return StoreParts(
@@ -360,12 +362,11 @@ def _make_receiver(
     filler = LiteFiller(queues, clock, reader, lites, turns, places, keep_ms=settings.lite_keep_ms)
     brokers = brokers_offsets(base.directory.config)
     lite_fetcher = LiteFetcher(queues, clock, reader, groups, lites, filler, brokers)
-    pauses = GroupPauses(base.worker, clock, alarm)
-    base.registry.register(PauseCollector(pauses))
-    waiting = LiteReceiver(queues, store.log, clock, lite_fetcher, lines, filler, turns, pauses)
-    fetcher = PriorityFetcher(
-        queues, clock, reader, groups, wait_ms=settings.priority_wait_ms, claims=metrics.claims, pauses=pauses
-    )
+    gates = DeliveryGates(GroupPauses(base.worker, clock, alarm), GroupPermits(clock))
+    base.registry.register(GateCollector(gates))
+    waiting = LiteReceiver(queues, store.log, clock, lite_fetcher, lines, filler, turns, gates)
+    wait_ms = settings.priority_wait_ms
+    fetcher = PriorityFetcher(queues, clock, reader, groups, wait_ms=wait_ms, claims=metrics.claims)
     return lites, filler, GroupReceiver(store, fetcher, groups, lines, offsets, flusher, turns, waiting)
 
 

@@ -374,6 +374,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
 
     async def PutGroup(self, request: consumer_pb2.Group, context: Any) -> store_pb2.PutGroupResponse:
         check_group(request.name)
+        self._groups.permits.learn(request.name, request.limits)
         await self._subscription_groups.put(request)
         return store_pb2.PutGroupResponse()
 

@@ -39,7 +39,7 @@ async def resume(store: Consuming, group: str = GROUP, topic: str = "") -> list[
 async def waiting(store: Consuming, count: int = 1) -> None:
     """Returns once receives wait for the end of a pause."""
     async with asyncio.timeout(60):
-        while len(store.node.parts.receiver.pauses._waiters) < count:
+        while len(store.node.parts.receiver.gates.pauses._waiters) < count:
             await store.describe()
 
 
@@ -115,7 +115,7 @@ async def test_long_receive_ends_while_the_group_is_paused(store: Consuming) -> 
     await waiting(store)
     await store.clock.advance(30_000)
     assert await receive == []
-    assert not store.node.parts.receiver.pauses._waiters
+    assert not store.node.parts.receiver.gates.pauses._waiters
 
 
 async def test_lease_that_ends_in_a_pause_is_redelivered_after_it(store: Consuming) -> None:

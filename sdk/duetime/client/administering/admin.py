@@ -5,6 +5,7 @@ from contextlib import aclosing
 from datetime import datetime
 from typing import Any, Literal
 
+from duetime_format import rates
 from duetime_format.limits import LITE_PAGE_COUNT_MAX
 
 from duetime.client.administering import described, retries
@@ -20,6 +21,7 @@ from duetime.client.administering.described import (
 )
 from duetime.client.administering.retries import RetriesProgress, WaitingRetry
 from duetime.client.connection import ClosableClient, GatewayConnection, repeated
+from duetime.client.errors import InvalidArgument
 from duetime.client.finding import pending
 from duetime.client.finding.pending import Backlog
 from duetime.client.groups import new_group
@@ -159,6 +161,30 @@ class AsyncAdmin(ClosableClient):
         if policy is not None:
             group.retry.CopyFrom(policy)
         return described.group_of(await self._call("CreateGroup", consumer_pb2.CreateGroupRequest(group=group)))
+
+    async def limit_group(self, name: str, rate: str | None, *, topic: str = "") -> Group:
+        """Limits the rate at which a group receives; all its receivers share it. Returns the group.
+
+        Redeliveries count too. Messages above the rate wait. In force at once.
+
+        Arguments:
+            rate: "50/s", "3000/m", "100/h" or "5000/d", and `,burst=N` for N at once after a rest (default: those of
+                one second); None: removes the limit.
+            topic: the limit is for this topic; empty: for each topic without its own limit.
+
+        Raises:
+            NotFound: the group or the topic does not exist.
+            InvalidArgument: the rate is of another form, or out of range.
+            Overloaded: the group has 100 limits.
+        """
+        request = consumer_pb2.LimitGroupRequest(name=name)
+        request.limit.topic = topic
+        if rate is not None:
+            try:
+                rates.fill(request.limit.rate, rate)
+            except ValueError as error:
+                raise InvalidArgument.of("rate", str(error)) from error
+        return described.group_of(await self._call("LimitGroup", request))
 
     async def pause_group(
         self, name: str, *, topic: str = "", until: datetime | Length | None = None

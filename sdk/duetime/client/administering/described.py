@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
+from duetime_format import rates
 from duetime_format.policy import render
 
 from duetime.client.errors import InvalidArgument
@@ -85,6 +86,16 @@ class DeletedTopic:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupLimit:
+    """The rate at which a group receives, for all its receivers together."""
+
+    topic: str
+    """Empty: each topic without its own limit."""
+    rate: str
+    """As written: `50/s`, `3000/m,burst=1`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """A consumer group."""
 
@@ -95,6 +106,8 @@ class Group:
     """The retry policy as written: `exponential:1s..10m,max=5`. Policies of messages and handlers take precedence; the
     server does not store those of handlers."""
     created_at: datetime
+    limits: list[GroupLimit] = field(default_factory=list)
+    """By topic; empty: no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +257,8 @@ def group_of(group: consumer_pb2.Group) -> Group:
         start = "latest"
     elif group.start == consumer_pb2.GROUP_START_TIME:
         start = moment(group.start_at_ms)
-    return Group(group.name, start, group.ordered, render(group.retry), moment(group.created_at_ms))
+    limits = [GroupLimit(one.topic, rates.written(one.rate)) for one in group.limits.limits]
+    return Group(group.name, start, group.ordered, render(group.retry), moment(group.created_at_ms), limits)
 
 
 def group_description_of(described: consumer_pb2.GroupDescription) -> GroupDescription:

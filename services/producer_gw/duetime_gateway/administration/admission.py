@@ -5,7 +5,7 @@ Each `check_` raises InvalidArgument with all violations that can be found witho
 
 from duetime.v1 import consumer_pb2
 from duetime_core.errors import Violation, refuse
-from duetime_core.rpc import retry_policy
+from duetime_core.rpc import group_limits, retry_policy
 from duetime_format import limits
 from duetime_format.admission import group_violations
 from duetime_format.errors import within
@@ -20,12 +20,22 @@ def check_new_group(group: consumer_pb2.Group) -> None:
     if group.start == consumer_pb2.GROUP_START_TIME and group.start_at_ms <= 0:
         text = f"{group.start_at_ms} is not above 0; a group that starts at a time takes Unix milliseconds"
         found.append(Violation("group.start_at_ms", text))
+    if group.HasField("limits"):
+        found.append(Violation("group.limits", "is set by LimitGroup"))
     refuse(found)
 
 
 def check_update_group(request: consumer_pb2.UpdateGroupRequest) -> None:
     """See the module."""
     refuse([*group_violations("name", request.name), *retry_policy.violations("retry", request.retry)])
+
+
+def check_limit(request: consumer_pb2.LimitGroupRequest) -> None:
+    """See the module."""
+    found = [*group_violations("name", request.name), *group_limits.violations("limit", request.limit)]
+    if request.limit.topic:
+        found += group_read_violations("limit.topic", request.limit.topic)
+    refuse(found)
 
 
 def check_pause(request: consumer_pb2.PauseGroupRequest | consumer_pb2.ResumeGroupRequest) -> None:

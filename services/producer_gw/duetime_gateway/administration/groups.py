@@ -10,6 +10,7 @@ from duetime_core.metadata import GroupTable
 from duetime_format.names import is_group_topic
 
 from duetime_gateway.administration.admission import (
+    check_limit,
     check_new_group,
     check_pause,
     check_reset,
@@ -52,6 +53,19 @@ class ConsumerGroups:
         """Raises: DueTimeError: bad fields, no such group, or the database does not answer."""
         check_update_group(request)
         return self._announce(await self._groups.update(request.name, request.retry))
+
+    async def limit(self, request: consumer_pb2.LimitGroupRequest) -> consumer_pb2.Group:
+        """The group with another limit, which the answering shards know on return.
+
+        Raises:
+            DueTimeError: bad fields, no such group or topic, too many limits, or the database does not answer.
+        """
+        check_limit(request)
+        if request.limit.topic and request.limit.HasField("rate"):
+            await self._places.of(request.limit.topic)
+        group = await self._groups.limit(request.name, request.limit)
+        await asyncio.gather(*(shard.groups.announced(group) for shard in self._shards.all() if shard.reached))
+        return group
 
     def _announce(self, group: consumer_pb2.Group) -> consumer_pb2.Group:
         """Announces the group to reachable shards; the others learn it when the group receives from them."""

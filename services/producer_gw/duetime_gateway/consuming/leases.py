@@ -12,6 +12,7 @@ from duetime_core.access.callers import sharer
 from duetime_core.clock import Clock
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_core.metadata import GroupTable
+from duetime_core.rpc.group_limits import known_of
 from duetime_core.rpc.retry_policy import RetryPolicy
 from duetime_core.telemetry.defects import outcome
 from duetime_core.telemetry.logs import sparing
@@ -131,6 +132,8 @@ class LeaseRouter:
                 receive.max_attempts or group.retry.max_attempts,
                 receive.member or peer[: limits.MEMBER_CHARS_MAX],
                 caller,
+                known_of(group),
+                len(numbers),
             )
             for number in numbers
         }

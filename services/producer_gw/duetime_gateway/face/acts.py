@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from duetime.v1 import consumer_pb2, export_pb2, gateway_pb2, pending_pb2, quotas_pb2, schedules_pb2
 from duetime_core.audit.events import Act
+from duetime_core.rpc import group_limits
 
 _DRY = " (dry run)"
 
@@ -33,6 +34,11 @@ def _reset(request: consumer_pb2.ResetGroupRequest) -> str:
 
 def _pause(request: consumer_pb2.PauseGroupRequest | consumer_pb2.ResumeGroupRequest) -> str:
     return f"group {request.name}{f', topic {request.topic}' if request.topic else ''}"
+
+
+def _limit(request: consumer_pb2.LimitGroupRequest) -> str:
+    topic, limit = request.limit.topic, group_limits.rate_of(request.limit)
+    return f"group {request.name}{f', topic {topic}' if topic else ''}: {limit or 'no limit'}"
 
 
 def _letters(request: consumer_pb2.RedriveRequest | consumer_pb2.DiscardRequest) -> str:
@@ -82,6 +88,7 @@ _GATEWAY: Mapping[str, Act | None] = {
     "UpdateGroup": Act(consumer_pb2.UpdateGroupRequest, _group),
     "DeleteGroup": Act(consumer_pb2.DeleteGroupRequest, _group),
     "ResetGroup": Act(consumer_pb2.ResetGroupRequest, _reset),
+    "LimitGroup": Act(consumer_pb2.LimitGroupRequest, _limit),
     "PauseGroup": Act(consumer_pb2.PauseGroupRequest, _pause),
     "ResumeGroup": Act(consumer_pb2.ResumeGroupRequest, _pause),
     "RetryNow": Act(consumer_pb2.EndRetriesRequest, _retries),

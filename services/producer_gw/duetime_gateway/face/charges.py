@@ -48,7 +48,7 @@ CHARGES: Mapping[str, Rate] = {
     "RedriveDeadLetters": _REDRIVE,
     **dict.fromkeys(("CreateTopic", "CreateGroup"), MADE),
     **dict.fromkeys(("DeleteTopic", "UpdateGroup", "ResetGroup", "DeleteGroup", "CommitOffsets"), RECORD),
-    **dict.fromkeys(("PauseGroup", "ResumeGroup"), RECORD),
+    **dict.fromkeys(("PauseGroup", "ResumeGroup", "LimitGroup"), RECORD),
     **dict.fromkeys(("Receive", "ReceiveStream", "Ack", "ChangeInvisible"), RECORD),
     **dict.fromkeys(("EndTransaction", "WatchTransactions", "Cancel", "CancelMatching"), RECORD),
     **dict.fromkeys(("PauseSchedule", "ResumeSchedule", "DeleteSchedule"), RECORD),

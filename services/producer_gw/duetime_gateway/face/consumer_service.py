@@ -57,6 +57,7 @@ class ConsumerService:
             "ResetGroup": unary(
                 self.reset_group, pb.ResetGroupRequest.FromString, pb.ResetGroupResponse.SerializeToString
             ),
+            "LimitGroup": unary(self.limit_group, pb.LimitGroupRequest.FromString, pb.Group.SerializeToString),
             "PauseGroup": unary(self.pause_group, pb.PauseGroupRequest.FromString, pb.GroupPauses.SerializeToString),
             "ResumeGroup": unary(self.resume_group, pb.ResumeGroupRequest.FromString, pb.GroupPauses.SerializeToString),
             "DeleteGroup": unary(
@@ -114,6 +115,9 @@ class ConsumerService:
 
     async def reset_group(self, request: pb.ResetGroupRequest, context: Context) -> pb.ResetGroupResponse:
         return await self._groups.reset(request)
+
+    async def limit_group(self, request: pb.LimitGroupRequest, context: Context) -> pb.Group:
+        return await self._groups.limit(request)
 
     async def pause_group(self, request: pb.PauseGroupRequest, context: Context) -> pb.GroupPauses:
         return await self._groups.pause(request)

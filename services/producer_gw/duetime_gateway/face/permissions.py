@@ -129,6 +129,7 @@ _GATEWAY = {
     "ListGroups": _ANY_USER,
     "DescribeGroup": Rule(needs=(_group(ANY_RIGHT, _its_name),)),
     "ResetGroup": Rule(needs=(_group(MANAGE, _its_name), _topic(RECEIVE | MANAGE, _its_topic))),
+    "LimitGroup": _MANAGES_NAMED,
     "PauseGroup": _MANAGES_NAMED,
     "ResumeGroup": _MANAGES_NAMED,
     "DeleteGroup": _MANAGES_NAMED,

@@ -38,6 +38,9 @@ class ReceivePart:
     member: str
     # The caller whose limits count the leases.
     caller: str
+    # The group's limits, and the number of shards that share a rate.
+    limits: consumer_pb2.GroupLimits
+    shard_count: int
 
 
 def stored_of(answer: store_pb2.PutResponse) -> PutResult:
@@ -135,6 +138,8 @@ def receive_request(part: ReceivePart, max_count: int, max_bytes: int, wait_ms: 
         ordered=part.ordered,
         start_at_ms=part.start_at_ms,
         lite_topics=receive.lite_topics,
+        limits=part.limits,
+        shard_count=part.shard_count,
     )
     for queues, numbers in ((request.queues, part.queues), (request.retry_queues, part.retry_queues)):
         for queue, shard_queue in numbers:

@@ -1,4 +1,4 @@
-"""Announces groups to a store, for RocketMQ's groups file. Nothing else in DueTime depends on it."""
+"""Announces groups to a store: for RocketMQ's groups file, and for receives that wait while a limit changes."""
 
 import asyncio
 from functools import partial
@@ -51,6 +51,12 @@ class GroupAnnouncer:
         if not self._stopped and not self._is_current(group):
             self._groups[group.name] = group
             self._tasks.create_task(self._announce(group))
+
+    async def announced(self, group: consumer_pb2.Group) -> None:
+        """Announces the group, and returns when the store has answered or failed."""
+        if not self._stopped:
+            self._groups[group.name] = group
+            await self._announce(group)
 
     def _is_current(self, group: consumer_pb2.Group) -> bool:
         return self._groups.get(group.name) is group

@@ -57,7 +57,7 @@ class GroupCalls:
         self._reader = reader
         self._groups = groups
         self._receiver = receiver
-        self.pauses = receiver.pauses
+        self.pauses, self.permits = receiver.gates
         self._metrics = metrics
         self._shard = shard
 
@@ -82,6 +82,7 @@ class GroupCalls:
         return response
 
     async def _asked(self, request: consumer_pb2.ReceiveRequest, peer: str, caller: str) -> FetchRequest:
+        self.permits.learn(request.group, request.limits)
         return asked_of(request, peer, caller, await parsed(self._turns, request.tags, request.sql))
 
     def _add(
@@ -231,6 +232,7 @@ class GroupCalls:
     async def delete(self, request: consumer_pb2.DeleteGroupRequest, forget: Callable[[str], Awaitable[None]]) -> None:
         await self.admin.delete(request, forget)
         await self.pauses.forget(request.name)
+        self.permits.forget(request.name)
         await self._receiver.durable()
 
     def settle(self, records: bytes, settles: Sequence[store_pb2.Settle]) -> PutOutcome:
@@ -328,6 +330,7 @@ def asked_of(request: consumer_pb2.ReceiveRequest, peer: str, caller: str, wante
         request.start_at_ms,
         request.member[: limits.MEMBER_CHARS_MAX] or peer,
         caller,
+        max(request.shard_count, 1),
         tuple(dict.fromkeys(lite_key(request.topic, one) for one in request.lite_topics)),
     )
 

@@ -58,6 +58,8 @@ class FetchRequest:
     member: str
     # The caller that its messages count for.
     caller: str
+    # Shards with queues of the topic: they share the group's rate.
+    shard_count: int = 1
     # The lite topics of `topic` that it is for, by key; none: it is for the topic itself.
     lites: tuple[str, ...] = ()
 
@@ -98,6 +100,10 @@ class FetchProgress:
     lapsed: bool = False
     # Lite topics left for another fetch.
     unvisited: Sequence[str] = ()
+
+    @property
+    def given_count(self) -> int:
+        return sum(len(one.sizes) for one in self.given)
 
     @property
     def is_over(self) -> bool:

@@ -23,10 +23,10 @@ from duetime_format.names import LITE_PREFIX, lite_key
 
 from duetime_store.files import configs
 from duetime_store.groups.fetch import Columns, Fetcher, FetchProgress, FetchRequest, by_attempt
+from duetime_store.groups.gates import DeliveryGates
 from duetime_store.groups.groups import GroupRegistry
 from duetime_store.groups.holds import RETURNED, GroupPlace
 from duetime_store.groups.lines import LiteWaiter, WaiterLines
-from duetime_store.groups.pauses import GroupPauses
 from duetime_store.groups.state import GroupProgress
 from duetime_store.lanes.alarm import ShardClock
 from duetime_store.log.commitlog import CommitLog
@@ -233,7 +233,7 @@ class LiteReceiver:
         lines: WaiterLines,
         filler: LiteFiller,
         turns: ScanTurns,
-        pauses: GroupPauses,
+        gates: DeliveryGates,
     ) -> None:
         self._queues = queues
         self._log = log
@@ -242,10 +242,16 @@ class LiteReceiver:
         self._waiters = lines.lites
         self._filler = filler
         self._turns = turns
-        self._pauses = pauses
+        self.gates = gates
 
     def fetch(self, asked: FetchRequest, keys: Sequence[str], walk: YieldingScan, *, peek: bool) -> FetchProgress:
-        return self._fetcher.fetch_lites(asked, keys, walk, peek=peek)
+        """Fetches no more than the group's rate permits."""
+        bucket = self.gates.permits.find(asked)
+        if bucket is None:
+            return self._fetcher.fetch_lites(asked, keys, walk, peek=peek)
+        fetched = self._fetcher.fetch_lites(bucket.reduced(asked), keys, walk, peek=peek)
+        bucket.take(fetched.given_count)
+        return fetched
 
     async def until_found(self, asked: FetchRequest, take: Take) -> bool:
         """Fetches, and waits for new messages, until one is found or the time is over. False: none is found, or the
@@ -260,21 +266,22 @@ class LiteReceiver:
         self._waiters.join(waiter, asked.lites)
         left: Sequence[str] = asked.lites
         try:
-            while not waiter.is_over and await self._pauses.over(asked.group, asked.topic, give_up_ms, waiter):
+            while not waiter.is_over and await self.gates.pauses.over(asked.group, asked.topic, give_up_ms, waiter):
+                left = await self._permitted(asked, left, give_up_ms, waiter)
                 with self._turns.walk() as walk:
                     walk.start_freely()
-                    while left and not self._pauses.holds(asked.group, asked.topic):
+                    while left and not self._is_closed(asked):
                         fetched = take(left, walk)
                         left = fetched.unvisited
                         if fetched.found:
                             return True
                         await walk.turn_if_over()
-                if left:
-                    # The group is paused.
-                    continue
                 left_ms = give_up_ms - clock.monotonic_ms()
                 if left_ms <= 0:
                     break
+                if left:
+                    # The group is paused, or has no permits.
+                    continue
                 if not waiter.ready:
                     if waiter.future.done():
                         waiter.future = new_future()
@@ -286,6 +293,25 @@ class LiteReceiver:
             for key in {*left, *waiter.ready}:
                 if self._fetcher.may_have(asked, key):
                     self._waiters.wake(key, asked.group)
+
+    def _is_closed(self, asked: FetchRequest) -> bool:
+        """Whether the group may receive nothing now."""
+        bucket = self.gates.permits.find(asked)
+        return self.gates.pauses.holds(asked.group, asked.topic) or (bucket is not None and not bucket.count)
+
+    async def _permitted(
+        self, asked: FetchRequest, keys: Sequence[str], give_up_ms: float, waiter: LiteWaiter
+    ) -> Sequence[str]:
+        """Those of the lite topics that may have messages, after waiting for the group's permits."""
+        while (bucket := self.gates.permits.find(asked)) is not None and not bucket.count:
+            keys = [key for key in keys if self._fetcher.may_have(asked, key)]
+            left_ms = give_up_ms - self._clock.monotonic_ms()
+            if not keys or left_ms <= 0 or waiter.is_over:
+                break
+            permitted = asyncio.get_running_loop().create_future()
+            bucket.hold(partial(_finish, permitted))
+            await self._clock.wait_for(permitted, left_ms)
+        return keys
 
     async def _find_starts(self, asked: FetchRequest) -> None:
         """Looks up where a new group starts in each queue."""
@@ -301,6 +327,11 @@ class LiteReceiver:
                 queue = self._queues.find(asked.topic, number)
                 found[number] = await first_stored_at(walk, self._log, queue, asked.start_at_ms)
         starts[name] = found
+
+
+def _finish(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 async def list_lite_topics(

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from duetime_store.groups.gates import DeliveryGates
 from duetime_store.groups.groups import GroupRegistry
-from duetime_store.groups.pauses import GroupPauses
 from duetime_store.groups.retries import WaitingRetries
 
 
@@ -56,16 +56,24 @@ class GroupCollector(Collector):
         yield lapsed
 
 
-class PauseCollector(Collector):
-    """Groups with a pause."""
+class GateCollector(Collector):
+    """Groups with a pause, and those with a rate."""
 
-    def __init__(self, pauses: GroupPauses) -> None:
-        self._pauses = pauses
+    def __init__(self, gates: DeliveryGates) -> None:
+        self._gates = gates
 
     def collect(self) -> Iterable[Metric]:
         paused = GaugeMetricFamily(
             "duetime_store_group_paused", "1: the group is paused, in all its topics or in one", labels=["group"]
         )
-        for group in sorted({group for group, _ in self._pauses.all()}):
+        for group in sorted({group for group, _ in self._gates.pauses.all()}):
             paused.add_metric([group], 1)
         yield paused
+        held = CounterMetricFamily(
+            "duetime_store_group_held_seconds",
+            "Time in which messages waited for the group's rate while it had receivers",
+            labels=["group"],
+        )
+        for group, held_ms in sorted(self._gates.permits.held_ms().items()):
+            held.add_metric([group], held_ms / 1000.0)
+        yield held

@@ -8,7 +8,6 @@ from prometheus_client import Counter
 from duetime_store.groups.fetch import Fetcher, FetchProgress, FetchRequest
 from duetime_store.groups.groups import GroupRegistry
 from duetime_store.groups.holds import GroupPlace
-from duetime_store.groups.pauses import GroupPauses
 from duetime_store.groups.precedence import Precedence
 from duetime_store.lanes.alarm import ShardClock
 from duetime_store.queues.queues import Queues
@@ -28,11 +27,9 @@ class PriorityFetcher(Fetcher):
         *,
         wait_ms: int,
         claims: Counter,
-        pauses: GroupPauses,
     ) -> None:
         """`claims`: counts messages of queues that were passed over for `wait_ms`."""
         super().__init__(queues, clock, reader, groups)
-        self.pauses = pauses
         self._wait_ms = wait_ms
         self._claims = claims
 

@@ -69,7 +69,7 @@ class GroupReceiver:
         self._turns = turns
         self._groups = groups
         self._fetcher = fetcher
-        self.pauses = fetcher.pauses
+        self.gates = lites.gates
         self._offsets = offsets
         self._flusher = flusher
         self._lines = lines
@@ -166,12 +166,12 @@ class GroupReceiver:
         waiter: MessageWaiter | None = None
         try:
             while True:
-                may_fetch = waiter is not None or not asked.wait_ms or not line.is_waking
-                if may_fetch and await self.pauses.over(asked.group, asked.topic, give_up_ms, line):
+                may_fetch = waiter is not None or self._is_next(asked, line)
+                if may_fetch and await self.gates.pauses.over(asked.group, asked.topic, give_up_ms, line):
                     found = await self._found(asked, line, take, give_up_ms)
                     if found is not None:
                         return found
-                    if self.pauses.holds(asked.group, asked.topic):
+                    if self.gates.pauses.holds(asked.group, asked.topic):
                         continue
                 left_ms = give_up_ms - clock.monotonic_ms()
                 if line.is_over:
@@ -187,7 +187,7 @@ class GroupReceiver:
         finally:
             if waiter is not None:
                 line.waiters.remove(waiter)
-            if line.waiters and self._may_have_more(asked):
+            if line.waiters and not self._is_held(asked) and self._may_have_more(asked):
                 line.wake()
 
     async def _until_lites(self, asked: FetchRequest, take: Take) -> bool:
@@ -210,7 +210,7 @@ class GroupReceiver:
         with self._turns.walk() as walk:
             await walk.begin_for(asked.wanted)
             while not line.is_over:
-                if self.pauses.holds(asked.group, asked.topic):
+                if self.gates.pauses.holds(asked.group, asked.topic):
                     return None
                 fetched = take(line, walk)
                 if fetched.found:
@@ -302,7 +302,30 @@ class GroupReceiver:
         own, retries = self._places(asked)
         return self._fetcher.may_have_more((*own, *retries))
 
+    def _is_next(self, asked: FetchRequest, line: WaiterLine) -> bool:
+        """Whether a call that has not waited yet may fetch: those that wait for permits come first."""
+        if line.waiters and self._is_held(asked):
+            return False
+        return not asked.wait_ms or not line.is_waking
+
+    def _is_held(self, asked: FetchRequest) -> bool:
+        bucket = self.gates.permits.find(asked)
+        return bucket is not None and bucket.is_held
+
     def _fetch(self, asked: FetchRequest, line: WaiterLine, walk: YieldingScan, *, peek: bool) -> FetchProgress:
+        """Fetches no more than the group's rate permits; holds the line if there are no permits."""
+        bucket = self.gates.permits.find(asked)
+        if bucket is None:
+            return self._fetch_freely(asked, line, walk, peek=peek)
+        if not bucket.count:
+            if self._may_have_more(asked):
+                bucket.hold(line.wake)
+            return FetchProgress(asked, 0, 0, 0, peek, walk)
+        fetched = self._fetch_freely(bucket.reduced(asked), line, walk, peek=peek)
+        bucket.take(fetched.given_count)
+        return fetched
+
+    def _fetch_freely(self, asked: FetchRequest, line: WaiterLine, walk: YieldingScan, *, peek: bool) -> FetchProgress:
         own, retries = self._places(asked)
         line.turn += 1
         own, retries = _from(own, line.turn), _from(retries, line.turn)

@@ -8,10 +8,10 @@ from duetime_format.columns import values
 from duetime_format.errors import DamagedBytes
 from duetime_format.units import FILLER_SIZE
 
+from duetime_store.groups.gates import DeliveryGates
 from duetime_store.groups.groups import GroupRegistry, is_in
 from duetime_store.groups.holds import GroupPlace
 from duetime_store.groups.offsets import CommittedOffsets
-from duetime_store.groups.pauses import GroupPauses
 from duetime_store.log.commitlog import CommitLog
 from duetime_store.queues.lites import Lites
 from duetime_store.queues.queues import Queues
@@ -42,7 +42,7 @@ class TopicReaders:
         offsets: CommittedOffsets,
         turns: ScanTurns,
         lites: Lites,
-        pauses: GroupPauses,
+        gates: DeliveryGates,
     ) -> None:
         self._queues = queues
         self._log = log
@@ -50,7 +50,7 @@ class TopicReaders:
         self._offsets = offsets
         self._turns = turns
         self._lites = lites
-        self._pauses = pauses
+        self._gates = gates
 
     async def left(self, topic: str) -> dict[str, RemainingMessages]:
         """Remaining messages by group: for groups that receive the topic, and for those that only commit offsets in
@@ -111,5 +111,6 @@ class TopicReaders:
         """As `gone`, and also removes committed offsets in the topic and its pauses. Idempotent. Raises:
         DueTimeError."""
         self._groups.delete_topic(topic)
-        await self._pauses.forget_topic(topic)
+        self._gates.permits.forget_topic(topic)
+        await self._gates.pauses.forget_topic(topic)
         await self._offsets.delete_topic(topic)

@@ -1,0 +1,68 @@
+"""Limits of groups: their text in the metadata database, their violations and changes. Pure.
+
+{"set_at_ms": 1700000000000, "limits": [{"topic": "orders", "rate": "50/s"}]}
+"""
+
+import json
+
+from duetime.v1.consumer_pb2 import Group, GroupLimit, GroupLimits
+from duetime_format import limits, rates
+from duetime_format.errors import Violation
+
+from duetime_core.errors import Overloaded
+
+
+class GroupLimitsExhausted(Overloaded):
+    """The group has its maximum of limits."""
+
+    reason = "GROUP_LIMITS_EXHAUSTED"
+    retriable = False
+
+
+def parse(text: str) -> GroupLimits:
+    """The limits in a text that `render` has made."""
+    stored = json.loads(text)
+    found = GroupLimits(set_at_ms=stored["set_at_ms"])
+    for one in stored["limits"]:
+        limit = found.limits.add(topic=one["topic"])
+        if one.get("rate"):
+            rates.fill(limit.rate, one["rate"])
+    return found
+
+
+def render(found: GroupLimits) -> str:
+    """The text that `parse` reads."""
+    rows = [{"topic": one.topic, "rate": rate_of(one)} for one in found.limits]
+    return json.dumps({"set_at_ms": found.set_at_ms, "limits": rows})
+
+
+def known_of(group: Group) -> GroupLimits:
+    """The limits of a group. One that never had any has had none since it was created: limits of a deleted group
+    of its name are older."""
+    return group.limits if group.HasField("limits") else GroupLimits(set_at_ms=group.created_at_ms)
+
+
+def rate_of(limit: GroupLimit) -> str:
+    """The rate as text; empty: none."""
+    return rates.written(limit.rate) if limit.HasField("rate") else ""
+
+
+def replaced(known: GroupLimits, limit: GroupLimit, now_ms: int) -> GroupLimits:
+    """The limits with another one of its topic; one without a rate is removed.
+
+    Raises:
+        GroupLimitsExhausted: there are too many.
+    """
+    rest = [one for one in known.limits if one.topic != limit.topic]
+    if limit.HasField("rate"):
+        if len(rest) >= limits.GROUP_LIMITS_MAX:
+            most = limits.GROUP_LIMITS_MAX
+            raise GroupLimitsExhausted(f"the group has {len(rest)} limits, the maximum is {most}: remove some")
+        rest.append(limit)
+    rest.sort(key=lambda one: one.topic)
+    return GroupLimits(set_at_ms=max(now_ms, known.set_at_ms + 1), limits=rest)
+
+
+def violations(field: str, limit: GroupLimit) -> list[Violation]:
+    """All violations of a limit, but for those of its topic."""
+    return rates.faults(limit.rate, f"{field}.rate.") if limit.HasField("rate") else []
