@@ -14,13 +14,14 @@ from typing import Any
 
 from rich.console import Console
 
-from bench import any_time, contest, history, measure, report, rocketmq
+from bench import any_time, contest, history, lone, measure, report, rocketmq
 from bench.echo import echo_server
-from bench.figures import STOLEN_SHARE_MAX
+from bench.figures import ONE_PROCESS, STOLEN_SHARE_MAX
 from bench.machine import Meanwhile, core_count, machine
 from bench.memory import CachedHoles
 from bench.peers import Missing, Peer
 from bench.peers.duetime import DueTime
+from bench.peers.postgres import Postgres
 
 LAST = Path(__file__).with_name("last.json")
 HISTORY = Path(__file__).with_name("history.svg")
@@ -102,6 +103,7 @@ def run(plan: contest.Plan, root: Path, names: list[str], extras: Extras, progre
         sync = clusters[0]
         rounds = contest.Contest(plan, echo, *clusters, peers, CachedHoles(root), progress.print)
         result["rounds"] = rounds.run()
+        result["lone"] = _lone(plan, clusters, peers, progress)
         progress.print("cancels")
         result["any_time"] = {"cancels": any_time.all_cancels(sync)}
         progress.print("RocketMQ's calls")
@@ -120,6 +122,14 @@ def run(plan: contest.Plan, root: Path, names: list[str], extras: Extras, progre
         if one["stolen"] > STOLEN_SHARE_MAX:
             progress.print(f"round {number}: {one['stolen']:.0%} of the processor time was stolen", style="red")
     return result | {"processor_shares": meanwhile.shares(), "took_s": time.monotonic() - started}
+
+
+def _lone(plan: contest.Plan, clusters: list[DueTime], peers: list[Peer], progress: Console) -> dict[str, Any]:
+    """One message at a time, of DueTime and PostgreSQL."""
+    sync, _, _, together = clusters
+    measured = {"duetime": sync, ONE_PROCESS: together} | {p.name: p for p in peers if isinstance(p, Postgres)}
+    systems = [lone.system_of(name, peer, plan.seconds) for name, peer in measured.items()]
+    return lone.compare(systems, plan.rounds, progress.print)
 
 
 @contextlib.contextmanager

@@ -99,6 +99,10 @@ class Processes:
                     found[name] = pid
         return found
 
+    def cpu_s(self) -> float:
+        """Processor seconds used by the running processes."""
+        return sum(map(cpu_s, self.pids().values()))
+
     def environment_of(self, name: str) -> dict[str, str]:
         """The DUETIME_ variables that a service was started with."""
         raw = Path(f"/proc/{self.pids()[name]}/environ").read_bytes().decode()

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from bench.any_time_tables import any_time_tables
+from bench.lone_tables import lone_tables
 from bench.model import modelled
 from bench.rocketmq_tables import rocketmq_tables
 from bench.tables import Table, losses, remarks, tables
@@ -37,6 +38,7 @@ def _all(result: dict[str, Any]) -> list[Table]:
     model = modelled(result)
     found = [
         *tables(result),
+        *lone_tables(result.get("lone", {})),
         *any_time_tables(result.get("any_time", {})),
         *rocketmq_tables(result.get("rocketmq", {})),
     ]

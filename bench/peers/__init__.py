@@ -144,6 +144,10 @@ class Program:
                 command, cwd=directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **options
             )
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def wait_until(self, true: Callable[[], bool]) -> None:
         """Polls every 50 ms: other programs signal their start in no way."""
         end = time.monotonic() + START_DEADLINE_S

@@ -53,15 +53,15 @@ class DueTime(Peer):
         only, with these."""
         self._certs = certs
         self.mode = mode
-        self._settings = settings or {}
+        self.settings = settings or {}
         self.cluster: Processes
         self.queue_count = queue_count
-        self._python = python
+        self.python = python
         self._together = together
 
     def start(self, directory: Path) -> None:
-        settings = {"DUETIME_STORE_FLUSH_MODE": self.mode, "DUETIME_LOG_LEVEL": "WARNING", **self._settings}
-        self.cluster = Processes(directory, settings, together=self._together, python=self._python, certs=self._certs)
+        settings = {"DUETIME_STORE_FLUSH_MODE": self.mode, "DUETIME_LOG_LEVEL": "WARNING", **self.settings}
+        self.cluster = Processes(directory, settings, together=self._together, python=self.python, certs=self._certs)
         self.cluster.start()
 
     def stop(self) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 import psycopg
 
 from bench.peers import BODY, START_DEADLINE_S, Missing, Peer, Program, Promises, Receiver, Sender
+from bench.usage import Tree
 
 USER = "postgres"
 CONNECTIONS = 4
@@ -82,7 +83,8 @@ class Postgres(Peer):
 
     def __init__(self) -> None:
         self._server: Program | None = None
-        self._where = ""
+        # For psycopg.connect.
+        self.where = ""
 
     def start(self, directory: Path) -> None:
         programs = _programs()
@@ -99,9 +101,9 @@ class Postgres(Peer):
         self._server = Program(
             [str(programs / "postgres"), "-D", data, "-k", str(directory), *options], directory, **as_user
         )
-        self._where = f"host={directory} user={USER} dbname=postgres"
+        self.where = f"host={directory} user={USER} dbname=postgres"
         self._server.wait_until(self._answers)
-        with psycopg.connect(self._where, autocommit=True) as connection:
+        with psycopg.connect(self.where, autocommit=True) as connection:
             connection.execute(TABLE)
             self.version = connection.info.parameter_status("server_version") or ""
 
@@ -110,20 +112,25 @@ class Postgres(Peer):
             # Immediate, without a checkpoint: the data are no longer needed.
             self._server.stop(signal.SIGQUIT)
 
+    def cpu_s(self) -> float:
+        """Processor seconds used by the server, ended connections included."""
+        assert self._server is not None
+        return Tree(self._server.pid).cpu_s()
+
     async def sender(self, topic: str) -> "PostgresSender":
-        connections = [await psycopg.AsyncConnection.connect(self._where, autocommit=True) for _ in range(CONNECTIONS)]
+        connections = [await psycopg.AsyncConnection.connect(self.where, autocommit=True) for _ in range(CONNECTIONS)]
         return PostgresSender(connections, topic)
 
     def receiver(self, topic: str) -> "PostgresReceiver":
-        return PostgresReceiver(self._where)
+        return PostgresReceiver(self.where)
 
     def settle(self) -> None:
-        with psycopg.connect(self._where, autocommit=True) as connection:
+        with psycopg.connect(self.where, autocommit=True) as connection:
             connection.execute("VACUUM (ANALYZE) delayed")
 
     def _answers(self) -> bool:
         try:
-            psycopg.connect(self._where).close()
+            psycopg.connect(self.where).close()
         except psycopg.OperationalError:
             return False
         return True
