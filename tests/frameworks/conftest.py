@@ -8,8 +8,39 @@ from django.conf import settings
 
 DATABASE = {"ENGINE": "django.db.backends.sqlite3", "NAME": ""}
 settings.configure(
-    DUETIME={"NAME": "stall"},
-    INSTALLED_APPS=["duetime.django", "tests.frameworks.stall"],
+    DUETIME={"NAME": "stall", "CONSOLE": "https://console.example.com/"},
+    INSTALLED_APPS=[
+        "django.contrib.admin",
+        "django.contrib.auth",
+        "django.contrib.contenttypes",
+        "django.contrib.messages",
+        "django.contrib.sessions",
+        "duetime.django",
+        "duetime.django.outbox",
+        "tests.frameworks.stall",
+    ],
+    MIDDLEWARE=[
+        "django.contrib.sessions.middleware.SessionMiddleware",
+        "django.contrib.auth.middleware.AuthenticationMiddleware",
+        "django.contrib.messages.middleware.MessageMiddleware",
+    ],
+    TEMPLATES=[
+        {
+            "BACKEND": "django.template.backends.django.DjangoTemplates",
+            "APP_DIRS": True,
+            "OPTIONS": {
+                "context_processors": [
+                    "django.template.context_processors.request",
+                    "django.contrib.auth.context_processors.auth",
+                    "django.contrib.messages.context_processors.messages",
+                ]
+            },
+        }
+    ],
+    ROOT_URLCONF="tests.frameworks.stall.urls",
+    STATIC_URL="/static/",
+    SECRET_KEY="of the tests",
+    PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"],
     DATABASES={"default": DATABASE},
     DEFAULT_AUTO_FIELD="django.db.models.BigAutoField",
     USE_TZ=True,

@@ -14,6 +14,7 @@ ALLOWED = {
     "core/duetime_core/pytest_plugin.py pytest_addoption": "called by pytest",
     "core/duetime_core/rpc/serving.py add_registered_method_handlers": "called by gRPC's generated code",
     "sdk/duetime/django/apps.py DueTimeConfig": "found by Django",
+    "sdk/duetime/django/outbox/apps.py OutboxConfig": "found by Django",
     "services/store/duetime_store/lanes/attendance.py asking_count": "tests wait for it",
     "services/store/duetime_store/queues/consumequeue.py write_late": "tests write units at moments of their choice",
     "services/store/duetime_store/log/intake.py whole_bytes": "the twin's is used; this is what it is compared with",

@@ -14,6 +14,7 @@ class DueTimeConfig(AppConfig):
 
     name = "duetime.django"
     label = "duetime"
+    default_auto_field = "django.db.models.BigAutoField"
     verbose_name = "DueTime"
 
     def ready(self) -> None:

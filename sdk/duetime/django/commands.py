@@ -11,9 +11,11 @@ from duetime.cli.app import app, run
 
 
 class DueTimeCommand(BaseCommand):
-    """A command of `manage.py` that runs a command of `duetime`; `words` are its name."""
+    """A command of `manage.py` that runs a command of `duetime`; `words` are its name, and `replaced` are options that
+    it has no use for."""
 
     words: tuple[str, ...]
+    replaced: frozenset[str] = frozenset()
 
     def arguments(self, options: dict[str, Any]) -> list[str]:
         """Its arguments. `options`: those of the user."""
@@ -33,10 +35,10 @@ class DueTimeCommand(BaseCommand):
         for option in self._options():
             value = options[option.name]
             if option.is_flag:
-                arguments += option.opts[:1] if value else []
+                arguments += [_long(option)] if value else []
             else:
                 values = value if isinstance(value, list) else [] if value is None else [value]
-                arguments += [f"{option.opts[0]}={one}" for one in values]
+                arguments += [f"{_long(option)}={one}" for one in values]
         code = run(arguments)
         if code:
             sys.exit(code)
@@ -45,7 +47,12 @@ class DueTimeCommand(BaseCommand):
         command: Any = typer.main.get_command(app)
         for word in self.words:
             command = command.get_command(None, word)
-        return [one for one in command.params if one.param_type_name == "option"]
+        options = [one for one in command.params if one.param_type_name == "option"]
+        return [one for one in options if one.name not in self.replaced]
+
+
+def _long(option: Any) -> str:
+    return str(max(option.opts, key=len))
 
 
 def share_path() -> None:

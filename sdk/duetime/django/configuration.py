@@ -19,7 +19,8 @@ SETTING = "DUETIME"
 
 @dataclass(frozen=True)
 class Configuration:
-    """The arguments of the project's `App`; `middleware` has dotted paths of classes or objects."""
+    """The arguments of the project's `App`, whose `middleware` has dotted paths of classes or objects; `console` is the
+    console's URL for links of the admin."""
 
     name: str
     server: str | None = None
@@ -27,11 +28,12 @@ class Configuration:
     tls: Tls | None = None
     unhandled: Unhandled = "retry"
     middleware: tuple[str, ...] = ()
+    console: str | None = None
 
     def arguments(self) -> dict[str, Any]:
         """The keyword arguments of `App`. Raises: ImportError: a path of `middleware` leads to nothing."""
         loaded = [import_string(path) for path in self.middleware]
-        own = {one.name: getattr(self, one.name) for one in fields(self)}
+        own = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "console"}
         return own | {"middleware": [one() if isinstance(one, type) else one for one in loaded]}
 
 
@@ -81,6 +83,9 @@ def _faults_of_values(given: Mapping[str, Any]) -> Iterator[str]:
     if not isinstance(middleware, list | tuple) or not all(isinstance(path, str) for path in middleware):
         yield f"{SETTING}['MIDDLEWARE'] is not a list of dotted paths"
         return
+    console = given.get("console")
+    if console is not None and not (isinstance(console, str) and console.startswith(("http://", "https://"))):
+        yield f"{SETTING}['CONSOLE'] is {console!r}, not a URL such as https://console.example.com"
     try:
         # A consumer takes the arguments of the app, has the rules, and connects only when it runs.
         arguments = Configuration(**given).arguments()

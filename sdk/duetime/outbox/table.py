@@ -166,7 +166,7 @@ class Outbox:
         return written
 
     def _write(self, session: Any, messages: list[Message]) -> list[str]:
-        rows = [_row(message) for message in messages]
+        rows = [row_of(message) for message in messages]
         if rows:
             session.execute(self._insert, rows)
             connection = session if isinstance(session, Connection) else session.connection()
@@ -180,8 +180,8 @@ async def _first(written: Awaitable[list[str]]) -> str:
     return (await written)[0]
 
 
-def _row(message: Message) -> dict[str, Any]:
-    """The columns of a message. Raises: InvalidMessage."""
+def row_of(message: Message) -> dict[str, Any]:
+    """The columns of a message; `at_ms` or `delay_ms` become its due time. Raises: InvalidMessage."""
     wire = to_proto(message)
     if wire.delay_ms:
         # The relay sends a due time instead, which takes more space among the properties.
