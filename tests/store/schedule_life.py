@@ -4,9 +4,12 @@ Besides the facts about all pending messages, after each crash:
 
     a name         has one pending occurrence at most; one, if it was answered as put, and none, if it was answered as
                    deleted, unless another call was under way
-    occurrences    planned times of a schedule that nobody changes follow each other without a gap and without a
-                   repetition, up to that of the pending one
+    occurrences    each planned time is the one that tests/store/cron_truth.py computes from the previous occurrence of
+                   the same version: with `all`, the next time; with `one`, the first time after its delivery; with
+                   `skip`, a later time of the rule
     a paused one   is not delivered
+
+The clock starts 30 s before Berlin's clocks are set back, so the zones of a schedule differ.
 """
 
 import random
@@ -23,20 +26,30 @@ from duetime_format.columns import entry_of
 from duetime_format.errors import DamagedBytes
 from duetime_format.properties import decode_properties
 from duetime_format.record import Record
-from duetime_format.schedules import StoredSchedule, pending_schedule, schedule_of
+from duetime_format.schedules import ALL, ONE, StoredSchedule, pending_schedule, schedule_of
 from duetime_store.lanes.lane import PENDING
 from duetime_store.pending.scheduling import ScheduleKeeper
 from duetime_store.writing.missed import pass_missed
 from duetime_store.writing.staging import OK
 
-from tests.store.conftest import timer
+from tests.store.conftest import HandClock, timer
+from tests.store.cron_truth import is_time, time_after
 from tests.store.life_lanes import TIMERS
 from tests.store.pending_life import TIMER_LANES, PendingLife, Sent
 
-# Nobody changes the first one; all of its missed occurrences are delivered.
-STEADY = "steady"
+# Nobody changes the first three.
+STEADY = ("steady", "ticks", "late")
 NAMES = ("report", "poll")
-INTERVALS_MS = (1_000, 2_500, 40_000)
+RULES: tuple[dict[str, Any], ...] = (
+    {"every": {"every_ms": 1_000}},
+    {"every": {"every_ms": 2_500}},
+    {"every": {"every_ms": 40_000}},
+    {"cron": {"expression": "*/2 * * * * *", "zone": "Asia/Kathmandu"}},
+    {"cron": {"expression": "*/10 59,0 2,3 * * *", "zone": "Europe/Berlin"}},
+    {"cron": {"expression": "*/10 59,0 2,3 * * *", "zone": "Australia/Lord_Howe"}},
+)
+# 2023-10-29 00:59:30 UTC: 02:59:30 in Berlin, and 02:00:00 half a minute later.
+BEGIN_MS = 1_698_541_170_000
 THERE, GONE, UNKNOWN = "there", "gone", "unknown"
 Change = store_pb2.ScheduleChange
 
@@ -45,18 +58,23 @@ class Occurrence(NamedTuple):
     """A delivered occurrence."""
 
     schedule: StoredSchedule
-    offset: int
+    at_ms: int
 
 
 class ScheduleLife(PendingLife):
     """See the module."""
 
     def __init__(self, root: Path, dice: random.Random, *, mode: str = "sync") -> None:
-        self.state = dict.fromkeys((STEADY, *NAMES), GONE)
+        self.state = dict.fromkeys((*STEADY, *NAMES), GONE)
         self.under_way = dict.fromkeys(self.state, 0)
         # Number of calls so far.
         self.begun = dict.fromkeys(self.state, 0)
         super().__init__(root, dice, mode=mode)
+
+    def make_clock(self) -> HandClock:
+        clock = super().make_clock()
+        clock.wall_ms = BEGIN_MS
+        return clock
 
     def _begin(self) -> None:
         super()._begin()
@@ -71,12 +89,11 @@ class ScheduleLife(PendingLife):
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
-    def put(self, name: str, every_ms: int, missed: int, lane: int) -> None:
+    def put(self, name: str, times: dict[str, Any], missed: int, lane: int) -> None:
         self._count += 1
         body = f"{name}-{self._count}"
         own = timer(f"m{self._count}", 1, key=name, lane=lane, body=f"{body}.".encode())
-        schedule = schedules_pb2.Schedule(name=name, missed=missed)  # type: ignore[arg-type]
-        schedule.every.every_ms = every_ms
+        schedule = schedules_pb2.Schedule(name=name, missed=missed, **times)  # type: ignore[arg-type]
         request = store_pb2.PutStoredScheduleRequest(record=own, schedule=schedule)
         self._change(name, self.schedules.put(request), THERE, body)
 
@@ -180,28 +197,34 @@ class ScheduleLife(PendingLife):
         queue = self.store.queues.find("orders", 0)
         units = queue.read(queue.min_offset, queue.max_offset - queue.min_offset).tolist()
         return [
-            Occurrence(schedule, one.queue_offset)
+            Occurrence(schedule, one.stored_at_ms)
             for one in self._records(units)
             if (schedule := schedule_of(one.properties)) and entry_of(one) is not None
         ]
 
     def _check_chain(self, delivered: Sequence[Occurrence], pending: Sequence[StoredSchedule]) -> None:
-        """Planned times ascend; those of the steady one have no gap."""
         assert not any(one.schedule.paused for one in delivered), "a paused one was delivered"
-        times = [(one.schedule.made_at_ms, one.schedule.planned) for one in delivered]
-        times += [(one.made_at_ms, one.planned) for one in pending if not one.paused]
+        chain = [*delivered, *(Occurrence(one, 0) for one in pending if not one.paused)]
+        times = [(one.schedule.made_at_ms, one.schedule.planned) for one in chain]
         assert len(times) == len(set(times)), f"an occurrence is there twice: {times}"
         assert times == sorted(times), f"occurrences are not in order: {times}"
-        for (made, planned), (later_made, later) in pairwise(times):
-            is_steady = delivered[0].schedule.name == STEADY
-            if is_steady and made == later_made:
-                assert later - planned == delivered[0].schedule.every_ms, f"{later} follows {planned}"
+        for one in chain:
+            assert is_time(one.schedule, one.schedule.planned), f"{one} is at no time of its rule"
+        for (before, at_ms), (after, _) in pairwise(chain):
+            if (before.made_at_ms, before.version) != (after.made_at_ms, after.version):
+                assert before.name not in STEADY
+            elif before.missed == ALL:
+                assert after.planned == time_after(before, before.planned), f"{after} follows {before}"
+            elif before.missed == ONE:
+                assert after.planned == time_after(before, at_ms), f"{after} follows {before}, delivered at {at_ms}"
 
     # --- random steps -------------------------------------------------------------------------------------------------
 
     def begin_steady(self) -> None:
-        """The schedule that nobody changes."""
-        self.put(STEADY, 1_000, schedules_pb2.MISSED_POLICY_ALL, 0)
+        """The schedules that nobody changes."""
+        every, one = schedules_pb2.MISSED_POLICY_ALL, schedules_pb2.MISSED_POLICY_ONE
+        for name, times, missed in zip(STEADY, (RULES[0], RULES[3], RULES[0]), (every, every, one), strict=True):
+            self.put(name, times, missed, 0)
         self.flush()
         self.answer_all()
 
@@ -212,7 +235,7 @@ class ScheduleLife(PendingLife):
             return
         name, lane = dice.choice(NAMES), dice.randrange(TIMER_LANES)
         if dice.random() < 0.5:
-            self.step(self.put, name, dice.choice(INTERVALS_MS), dice.randint(1, 3), lane)
+            self.step(self.put, name, dice.choice(RULES), dice.randint(1, 3), lane)
         else:
             self.step(self.change, name, dice.choice([one for one in Change.values() if one]))
 

@@ -1,9 +1,11 @@
-"""Schedules on a disk that loses power and fills up, against the planned times (schedule_life.py): put, pause, resume,
-delete, run, fall due, crash, power cut, restart and retention. `make lives` has thousands of lives.
+"""Schedules on a disk that loses power and fills up, against the planned times (schedule_life.py): put, moved to
+another rule and zone, pause, resume, delete, run, fall due, crash, power cut, restart, clock steps and retention.
+`make lives` has thousands of lives.
 """
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from tests.store.life_machine import LifeMachine, run_lives
-from tests.store.schedule_life import INTERVALS_MS, NAMES, SCHEDULE_LANES, Change, ScheduleLife
+from tests.store.schedule_life import NAMES, RULES, SCHEDULE_LANES, Change, ScheduleLife
 
 STEPS = 30
 NAMED = st.sampled_from(NAMES)
@@ -19,7 +21,7 @@ COUNTS = st.integers(1, 10)
 
 
 class ScheduleShard(LifeMachine):
-    """A shard's life with three schedules."""
+    """A shard's life with five schedules."""
 
     life: ScheduleLife
     mode = "sync"
@@ -34,9 +36,9 @@ class ScheduleShard(LifeMachine):
     def finish(self) -> None:
         self.life.step(self.life.answer_all)
 
-    @rule(name=NAMED, every_ms=st.sampled_from(INTERVALS_MS), missed=st.integers(1, 3), lane=st.integers(0, 1))
-    def put(self, name: str, every_ms: int, missed: int, lane: int) -> None:
-        self.life.step(self.life.put, name, every_ms, missed, lane)
+    @rule(name=NAMED, times=st.sampled_from(RULES), missed=st.integers(1, 3), lane=st.integers(0, 1))
+    def put(self, name: str, times: dict[str, Any], missed: int, lane: int) -> None:
+        self.life.step(self.life.put, name, times, missed, lane)
 
     @rule(name=NAMED, change=st.sampled_from([one for one in Change.values() if one]))
     def change(self, name: str, change: Change) -> None:
