@@ -91,7 +91,7 @@ if TYPE_CHECKING:
         Transaction,
     )
     from duetime.client.tasks.app import App
-    from duetime.client.tasks.context import Context, Depends, current
+    from duetime.client.tasks.context import Context, Depends, Occurrence, current
     from duetime.client.tasks.task import Task
     from duetime.client.tokens import Token
     from duetime.client.transaction import Decision
@@ -103,6 +103,7 @@ __all__ = [
     "App",
     "Task",
     "Context",
+    "Occurrence",
     "Depends",
     "current",
     "Receiver",
@@ -258,6 +259,7 @@ _MODULE_BY_NAME = {
     "Receiver": "sync.clients",
     "App": "tasks.app",
     "Context": "tasks.context",
+    "Occurrence": "tasks.context",
     "Depends": "tasks.context",
     "current": "tasks.context",
     "Task": "tasks.task",

@@ -189,6 +189,31 @@ def test_processes_share_the_tasks_and_return_the_rest(tmp_path: Path, group: st
         assert work.end(signal.SIGINT) == 0
 
 
+SCHEDULED = """
+    @app.every("1m")
+    async def poll(occurrence):
+        note(f"{occurrence.schedule} {occurrence.planned_at:%S}")
+"""
+
+
+def test_first_process_puts_the_schedules(tmp_path: Path, group: str, nodes: LocalCluster) -> None:
+    with working(tmp_path, group, nodes, "--processes", "2", code=SHOP + SCHEDULED) as work:
+        work.until_printed(f"schedule poll of {group}: next at")
+        work.until_printed(f"consuming {group} as {group}")
+        nodes.advance("1m")
+        until(lambda: [run for run in work.runs() if str(run["text"]).startswith("poll")])
+        assert work.end() == 0
+    assert not [line for line in work.lines if "schedule poll" in line][1:]
+
+
+@pytest.mark.proof
+def test_rejected_schedule_is_one_line_and_wrong_usage(tmp_path: Path, group: str, nodes: LocalCluster) -> None:
+    code = SHOP + SCHEDULED.replace("1m", "0 25 * * *")
+    with working(tmp_path, group, nodes, code=code) as work:
+        work.until_printed(r"^duetime: .*cron expression '0 25 \* \* \*': invalid hour")
+        assert work.process.wait(DEADLINE_S) == 2
+
+
 @pytest.mark.proof
 def test_failed_import_is_one_line_and_wrong_usage(tmp_path: Path, group: str, nodes: LocalCluster) -> None:
     with working(tmp_path, group, nodes, "--processes", "3", code="import nowhere") as work:

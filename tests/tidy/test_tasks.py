@@ -26,6 +26,7 @@ ALLOWED = {
     "sdk/duetime/tls.py": "closes a channel that was replaced; held until done, and awaited by `close`",
     "sdk/duetime/client/sync/background.py": "held by its object, which hands on its result",
     "sdk/duetime/client/consuming/consumer.py": "held by the consumer, awaited by `close`; and races",
+    "sdk/duetime/client/tasks/schedules.py": "cancelled and awaited by the run that makes it",
     "sdk/duetime/client/sending/gatherer.py": "held in a set until done; awaited by `close`",
     "sdk/duetime/client/sending/handing.py": "held in a set until done; `close` waits for its call",
     "sdk/duetime/client/sending/checking.py": "held by group and by transaction until done; awaited by `close`",

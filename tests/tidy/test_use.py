@@ -13,6 +13,7 @@ ALLOWED = {
     "core/duetime_core/testing/cluster.py stop_node": "the test kit is for tests, users' too",
     "core/duetime_core/pytest_plugin.py pytest_addoption": "called by pytest",
     "core/duetime_core/rpc/serving.py add_registered_method_handlers": "called by gRPC's generated code",
+    "sdk/duetime/client/tasks/app.py put_schedules": "for users' programs that run the consumer themselves",
     "sdk/duetime/django/apps.py DueTimeConfig": "found by Django",
     "sdk/duetime/django/outbox/apps.py OutboxConfig": "found by Django",
     "services/store/duetime_store/lanes/attendance.py asking_count": "tests wait for it",

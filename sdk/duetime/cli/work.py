@@ -41,10 +41,11 @@ def work(
 ) -> None:
     """Run the tasks of a Python app.
 
-    Imports MODULE from the working directory or the installed packages. A process that ends is restarted. On SIGTERM
-    or Ctrl-C processes stop receiving, return tasks that have not started, and wait for running ones up to --drain; a
-    second signal cancels these, a third one kills. Coroutine functions share the event loop of their process, others
-    run in threads. Code that holds the interpreter holds its process, too: use --processes and --time-limit for it.
+    Imports MODULE from the working directory or the installed packages, and puts the schedules of its functions. A
+    process that ends is restarted. On SIGTERM or Ctrl-C processes stop receiving, return tasks that have not started,
+    and wait for running ones up to --drain; a second signal cancels these, a third one kills. Coroutine functions share
+    the event loop of their process, others run in threads. Code that holds the interpreter holds its process, too: use
+    --processes and --time-limit for it.
 
     \b
     Examples:

@@ -27,13 +27,13 @@ from typing import Any
 from duetime.cli.output import LogFormatter, print_error
 from duetime.cli.preflight import CannotStart
 from duetime.client.connection import pause
-from duetime.client.consuming.consumer import Consumer
 from duetime.client.consuming.leased import LeasedMessage
 from duetime.client.consuming.logs import log
 from duetime.client.consuming.wrapping import Middleware
-from duetime.client.errors import DueTimeError, InvalidArgument
+from duetime.client.errors import AlreadyExists, DueTimeError, InvalidArgument
 from duetime.client.process import Signals
 from duetime.client.tasks.app import App
+from duetime.client.tasks.schedules import TaskConsumer
 
 # sysexits.h: EX_CONFIG. A restart would not help.
 UNUSABLE = 78
@@ -56,6 +56,8 @@ class WorkerOptions:
     drain_s: float
     time_limit_s: float | None
     report_fd: int
+    # Whether it puts the schedules of the app: one process of a worker does.
+    puts_schedules: bool = False
 
 
 class RunningTasks(Middleware):
@@ -83,7 +85,7 @@ class RunningTasks(Middleware):
         return message if message is not None and time.monotonic() - start > length_s else None
 
 
-class WorkerConsumer(Consumer):
+class WorkerConsumer(TaskConsumer):
     """A consumer that reports to its supervisor, and keeps the time limit."""
 
     options: WorkerOptions
@@ -191,12 +193,14 @@ def run(options: WorkerOptions) -> int:
         )
         assert isinstance(consumer, WorkerConsumer)
         consumer.options, consumer.running = options, running
+        if options.puts_schedules:
+            consumer.schedules = app.schedules(options.topics or None)
         consumer.reports = FileIO(options.report_fd, "w")
         _log()
         consumer.run()
     except DueTimeError as error:
         print_error(str(error))
-        return UNUSABLE if isinstance(error, CannotStart | InvalidArgument) else 1
+        return UNUSABLE if isinstance(error, CannotStart | InvalidArgument | AlreadyExists) else 1
     except SystemExit:
         # A task raised it: its exit code means nothing to the supervisor.
         traceback.print_exc()

@@ -127,7 +127,9 @@ class WorkerSupervisor:
     """All processes of one `duetime work`."""
 
     def __init__(self, options: WorkerOptions, processes: int, *, reloads: bool) -> None:
-        self._workers = [WorkerProcess(number, options) for number in range(processes)]
+        self._workers = [
+            WorkerProcess(number, replace(options, puts_schedules=number == 0)) for number in range(processes)
+        ]
         self._reloads = reloads
         self._signal_count = 0
         self._is_stopping = asyncio.Event()

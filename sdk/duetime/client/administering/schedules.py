@@ -173,7 +173,7 @@ class AsyncSchedules(ClosableClient):
             InvalidArgument: the times or the message break a rule.
             AlreadyExists: with `create_only`, or a pending message that was sent with `replace` has the key.
         """
-        schedule = schedules_pb2.Schedule(name=name, message=to_proto(message), **_times(times))
+        schedule = schedules_pb2.Schedule(name=name, message=to_proto(message), **times_fields(times))
         request = schedules_pb2.PutScheduleRequest(schedule=schedule, create_only=create_only)
         return schedule_of((await self._call("PutSchedule", request)).schedule)
 
@@ -233,8 +233,8 @@ class AsyncSchedules(ClosableClient):
         return self._connection.described("AsyncSchedules")
 
 
-def _times(times: ScheduleTimes) -> dict[str, Any]:
-    """The fields of a schedule. Raises: InvalidArgument."""
+def times_fields(times: ScheduleTimes) -> dict[str, Any]:
+    """The fields of a schedule in the contract. Raises: InvalidArgument."""
     given = [name for name in ("every", "at", "cron") if times.get(name)]
     if len(given) != 1:
         raise InvalidArgument.of("every, at or cron", f"{len(given)} of them are given; give one")

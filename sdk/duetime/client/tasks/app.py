@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, cast, overload
+from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
+from duetime.client.administering.schedules import AsyncSchedules
 from duetime.client.callables import check_function, check_returned
 from duetime.client.connection import resolve_server
 from duetime.client.consuming.consumer import Consumer, Unhandled
@@ -16,9 +18,17 @@ from duetime.client.consuming.wrapping import HandlerCallOptions, Middleware, ch
 from duetime.client.errors import InvalidArgument
 from duetime.client.lengths import Length, seconds
 from duetime.client.retry_policy import Backoff, handler_policy
+from duetime.client.sync.background import background
 from duetime.client.sync.clients import Producer
 from duetime.client.tasks.context import Provider
-from duetime.client.tasks.eager import EagerClock, EagerMessage, EagerQueue
+from duetime.client.tasks.eager import EagerClock, EagerMessage, EagerQueue, EagerSchedule
+from duetime.client.tasks.schedules import (
+    EverySettings,
+    SchedulePutter,
+    TaskConsumer,
+    schedule_times,
+    scheduled_message,
+)
 from duetime.client.tasks.sender import MessageWriter, TaskSender
 from duetime.client.tasks.task import Task, TaskOptions
 from duetime.client.tokens import TokenSource
@@ -105,21 +115,61 @@ class App:
                 `*args`, or a type that JSON can't hold.
         """
 
-        def register(function: Callable[P, R]) -> Task[P, R]:
-            if isinstance(function, staticmethod):
-                function = function.__func__
-            check_function(function, "task")
-            own = tag_named("name", getattr(function, "__name__", "") if name is None else name)
-            timeout_s = None if timeout is None else seconds(timeout, "timeout")
-            options = TaskOptions(own, topic or self.name, retry, max_attempts, timeout_s)
-            handler_policy(retry, max_attempts)
-            if own in self.tasks:
-                raise InvalidArgument.of("name", f"{own} is a task already; give one of them another name")
-            task = Task(function, options, self._sender, self.overrides)
-            self.tasks[own] = task
-            return task
+        options = TaskOptions(
+            name or "",
+            topic or self.name,
+            retry,
+            max_attempts,
+            None if timeout is None else seconds(timeout, "timeout"),
+        )
+        return partial(self._add, options) if function is None else self._add(options, function)
 
-        return register if function is None else register(function)
+    def every(self, times: Length, **settings: Unpack[EverySettings]) -> Callable[[Callable[..., R]], Task[..., R]]:
+        """Makes a function a task that the server's schedule sends, under the task's name.
+
+            @app.every("30 2 * * mon-fri", zone="Europe/Berlin")
+            def nightly(occurrence: Occurrence) -> None: ...
+
+        A worker puts the schedule when it starts; the same one again changes nothing. Without the function the schedule
+        remains, until `duetime schedules delete` ends it: workers log the command.
+
+        Arguments:
+            times: a cron expression (minute, hour, day of the month, month, day of the week, or @daily and its kin),
+                or an interval of 1 s or more, such as "90s", which counts from its creation.
+            zone, in_gap, in_fold: of a cron expression; see `ScheduleTimes`. Default: UTC.
+            missed: occurrences of an outage of the server: "one" (default), "all" or "skip".
+            topic, name, retry, max_attempts, timeout: as for `task`.
+
+        The function's parameter `occurrence`, or one annotated with `Occurrence`, is the running one. Others need
+        defaults, or are injected.
+
+        Raises:
+            InvalidArgument: as `task`, or the times break a rule. The server checks a cron expression and its zone.
+        """
+        found = schedule_times(times, settings)
+        timeout = settings.get("timeout")
+        options = TaskOptions(
+            settings.get("name", ""),
+            settings.get("topic") or self.name,
+            settings.get("retry"),
+            settings.get("max_attempts"),
+            None if timeout is None else seconds(timeout, "timeout"),
+            found,
+        )
+        return partial(self._add, options)
+
+    def _add(self, options: TaskOptions, function: Callable[P, R]) -> Task[P, R]:
+        """Adds a task; `options.name` empty: the function's."""
+        if isinstance(function, staticmethod):
+            function = function.__func__
+        check_function(function, "task")
+        name = tag_named("name", options.name or getattr(function, "__name__", ""))
+        handler_policy(options.retry, options.max_attempts)
+        if name in self.tasks:
+            raise InvalidArgument.of("name", f"{name} is a task already; give one of them another name")
+        task = Task(function, replace(options, name=name), self._sender, self.overrides)
+        self.tasks[name] = task
+        return task
 
     @property
     def producer(self) -> Producer:
@@ -182,8 +232,28 @@ class App:
         return found
 
     def run(self) -> None:
-        """Runs tasks in this process until SIGTERM or SIGINT: `Consumer.run`. `duetime work` runs several processes."""
-        self.consumer().run()
+        """Puts the schedules, and runs tasks in this process until SIGTERM or SIGINT: `Consumer.run`. `duetime work`
+        runs several processes."""
+        consumer = self.consumer(kind=TaskConsumer)
+        assert isinstance(consumer, TaskConsumer)
+        consumer.schedules = self.schedules()
+        consumer.run()
+
+    def put_schedules(self) -> None:
+        """Puts the schedules of functions with `every`: for programs that run `consumer()`. In the eager mode it does
+        nothing.
+
+        Raises:
+            DueTimeError: as `Schedules.put`.
+        """
+        if self._sender.eager is None:
+            background.run(self.schedules().put())
+
+    def schedules(self, topics: Iterable[str] | None = None) -> SchedulePutter:
+        """The schedules of its tasks, or of those of some topics, for workers."""
+        wanted = None if topics is None else set(topics)
+        tasks = [task for task in self.tasks.values() if wanted is None or task.topic in wanted]
+        return SchedulePutter(self.name, tasks, partial(AsyncSchedules, self._server, token=self._token, tls=self._tls))
 
     @contextmanager
     def eager(self, clock: EagerClock | None = None) -> Iterator[EagerQueue]:
@@ -197,7 +267,7 @@ class App:
         Arguments:
             clock: the test kit's `FakeClock`, for instance; None: one that starts at the real time.
         """
-        before, self._sender.eager = self._sender.eager, EagerQueue(self._call_eagerly, clock)
+        before, self._sender.eager = self._sender.eager, EagerQueue(self._call_eagerly, clock, self._eager_schedules())
         try:
             yield self._sender.eager
         finally:
@@ -217,6 +287,11 @@ class App:
 
     def __repr__(self) -> str:
         return f"App({resolve_server(self._server)}, name={self.name!r}, tasks={list(self.tasks)})"
+
+    def _eager_schedules(self) -> Iterator[EagerSchedule]:
+        for task in self.tasks.values():
+            if task.options.times is not None:
+                yield EagerSchedule(task.name, scheduled_message(self.name, task), task.options.times)
 
     def _call_eagerly(self, message: EagerMessage) -> Any:
         task = self.tasks[message.tags]

@@ -19,18 +19,19 @@ from duetime.client.callables import is_asynchronous
 from duetime.client.decoding import Convert, TypeMismatch, decoder_for
 from duetime.client.errors import InvalidArgument
 from duetime.client.plain import adapter, faults_of
-from duetime.client.tasks.context import Context, Dependency, current, needs_loop
+from duetime.client.tasks.context import Context, Dependency, Occurrence, current, needs_loop, occurrence
 
 
 class TaskSignature:
-    """The parameters of a function: those that messages have, and those that are injected.
+    """The parameters of a function: those that messages have, and those that are injected. `is_scheduled`: its messages
+    come from a schedule, without arguments.
 
     Raises:
-        InvalidArgument: a parameter has no name of its own, JSON can't hold its type, or its dependency needs an event
-            loop and the function has none.
+        InvalidArgument: a parameter has no name of its own, JSON can't hold its type, its dependency needs an event
+            loop and the function has none, or a schedule would have to give it.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], *, is_scheduled: bool = False) -> None:
         self._name = getattr(function, "__qualname__", type(function).__qualname__)
         signature, hints = inspect.signature(function), self._hints(function)
         self.injected: dict[str, Dependency] = {}
@@ -47,6 +48,10 @@ class TaskSignature:
                 self.injected[name] = parameter.default
             elif hints.get(name) is Context:
                 self.injected[name] = Dependency(current)
+            elif is_scheduled and hints.get(name, Any if name == "occurrence" else None) in (Any, Occurrence):
+                self.injected[name] = Dependency(occurrence)
+            elif is_scheduled and parameter.default is parameter.empty:
+                raise self._rejected(f"a schedule does not give {name!r}: give it a default")
             else:
                 self._add(name, hints.get(name, Any), is_needed=parameter.default is parameter.empty)
         sent = [one for name, one in signature.parameters.items() if name in self._converts]

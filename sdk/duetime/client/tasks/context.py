@@ -41,6 +41,16 @@ class Context:
     """The end of the task's timeout, by this machine's clock; None: it has no timeout."""
 
 
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """The occurrence that a function of `App.every` runs for: its parameter `occurrence`, or one with this annotation.
+    Every attempt has an equal one, so it is the key of a job that must run once."""
+
+    schedule: str
+    planned_at: datetime
+    """The planned time, also if it runs late; for a call that was sent by hand the time of its sending."""
+
+
 class TaskRun:
     """One run of a task for a message. Its context is made when it is read: most runs do not need it."""
 
@@ -55,6 +65,11 @@ class TaskRun:
             deadline = moment(self._began_ns // 1_000_000) + timedelta(seconds=self._timeout_s)
         return Context(self._task, message.topic, message.id, message.attempt, message.due_at, deadline)
 
+    @property
+    def occurrence(self) -> Occurrence:
+        message = self._message
+        return Occurrence(message.schedule or self._task, message.planned_at or message.born_at)
+
 
 running: ContextVar[TaskRun] = ContextVar("duetime_task")
 
@@ -65,8 +80,17 @@ def current() -> Context:
     Raises:
         LookupError: no task runs.
     """
+    return _running().context
+
+
+def occurrence() -> Occurrence:
+    """The occurrence of the running task. Raises: LookupError: no task runs."""
+    return _running().occurrence
+
+
+def _running() -> TaskRun:
     try:
-        return running.get().context
+        return running.get()
     except LookupError:
         raise LookupError("no task runs here") from None
 

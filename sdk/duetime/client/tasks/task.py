@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
+from duetime.client.administering.schedules import ScheduleTimes
 from duetime.client.callables import is_asynchronous
 from duetime.client.consuming.failing import Reject
 from duetime.client.consuming.leased import LeasedMessage
@@ -49,6 +50,8 @@ class TaskOptions:
     retry: Backoff | None = None
     max_attempts: int | None = None
     timeout_s: float | None = None
+    # The times of its schedule; None: it has none.
+    times: ScheduleTimes | None = None
 
 
 class Task(Generic[P, R]):
@@ -64,7 +67,7 @@ class Task(Generic[P, R]):
     ) -> None:
         functools.update_wrapper(self, function)
         self._function: Callable[..., Any] = function
-        self._signature = TaskSignature(function)
+        self._signature = TaskSignature(function, is_scheduled=options.times is not None)
         self.is_asynchronous = is_asynchronous(function)
         self.options = options
         self._sender = sender

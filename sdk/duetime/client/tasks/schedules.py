@@ -1,0 +1,165 @@
+"""Schedules of an app's functions: their times, their way to the server, and their leftovers."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import aclosing
+from typing import Any, TypedDict, cast
+
+from duetime_format.limits import SCHEDULE_EVERY_MS_MIN
+
+from duetime.client.administering.schedules import (
+    AsyncSchedules,
+    FoldPolicy,
+    GapPolicy,
+    MissedPolicy,
+    Schedule,
+    ScheduleTimes,
+    times_fields,
+)
+from duetime.client.consuming.consumer import Consumer
+from duetime.client.consuming.logs import log
+from duetime.client.errors import (
+    AlreadyExists,
+    Closed,
+    DueTimeError,
+    InvalidArgument,
+    NotFound,
+    PermissionDenied,
+    Unauthenticated,
+)
+from duetime.client.fault_log import FaultLog
+from duetime.client.lengths import Length, milliseconds
+from duetime.client.message import Message
+from duetime.client.retry_policy import Backoff
+from duetime.client.tasks.task import Task
+
+# The property of its occurrences, with the app's name.
+APP = "duetime_app"
+# Schedules of a topic that are searched for those without a function.
+SEARCHED_MAX = 4_096
+
+
+class EverySettings(TypedDict, total=False):
+    """The options of `App.every`: those of the times, as in `ScheduleTimes`, and those of `App.task`."""
+
+    zone: str
+    missed: MissedPolicy
+    in_gap: GapPolicy
+    in_fold: FoldPolicy
+    topic: str
+    name: str
+    retry: Backoff
+    max_attempts: int
+    timeout: Length
+
+
+def schedule_times(times: Length, settings: EverySettings) -> ScheduleTimes:
+    """The times of `App.every`: a text with a space, or with @ before it, is a cron expression, else an interval.
+
+    Raises:
+        InvalidArgument: they break a rule that needs no calendar. The server checks expression and zone.
+    """
+    is_cron = isinstance(times, str) and (" " in times.strip() or times.startswith("@"))
+    own = {name: settings[name] for name in ("missed", "zone", "in_gap", "in_fold") if name in settings}
+    found = cast("ScheduleTimes", {"cron" if is_cron else "every": times, **own})
+    if not is_cron:
+        every_ms = milliseconds(times, "every")
+        if every_ms < SCHEDULE_EVERY_MS_MIN:
+            raise InvalidArgument.of("every", f"{times!r} is below {SCHEDULE_EVERY_MS_MIN} ms")
+        if only := own.keys() - {"missed"}:
+            raise InvalidArgument.of(min(only), f"the interval {times!r} has none: it is for cron expressions")
+    times_fields(found)
+    return found
+
+
+def scheduled_message(app: str, task: Task[..., Any]) -> Message:
+    """The message of a task's schedule."""
+    return Message(task.topic, {}, tags=task.name, properties={APP: app})
+
+
+class SchedulePutter:
+    """Puts the schedules of an app's tasks. `client` makes the connection."""
+
+    def __init__(self, app: str, tasks: Iterable[Task[..., Any]], client: Callable[[], AsyncSchedules]) -> None:
+        self._app = app
+        self._tasks = [*tasks]
+        self._client = client
+
+    async def put(self) -> None:
+        """Puts each schedule once, and logs those of the app that have no function any more.
+
+        Raises:
+            DueTimeError: as `Schedules.put`.
+        """
+        async with self._client() as client:
+            names = set()
+            for task in self._tasks:
+                if task.options.times is not None:
+                    message = scheduled_message(self._app, task)
+                    found = await client.put(task.name, message, **task.options.times)
+                    names.add((task.topic, task.name))
+                    log.info("schedule %s of %s: %s", task.name, task.topic, _state(found))
+            for topic in {task.topic for task in self._tasks}:
+                await self._warn(client, topic, names)
+
+    async def put_when_reachable(self) -> None:
+        """As `put`, again and again until the server takes them.
+
+        Raises:
+            DueTimeError: a repetition would not help.
+        """
+        fault_log = FaultLog("schedules", log)
+        while True:
+            try:
+                await self.put()
+            except (InvalidArgument, AlreadyExists, Unauthenticated, PermissionDenied, Closed):
+                raise
+            except DueTimeError as error:
+                await fault_log.pause(error)
+            else:
+                return
+
+    async def _warn(self, client: AsyncSchedules, topic: str, names: set[tuple[str, str]]) -> None:
+        """Logs the schedules of a topic that a former version of the app has put. A user decides about their end."""
+        count = 0
+        try:
+            async with aclosing(client.list(topic)) as found:
+                async for one in found:
+                    count += 1
+                    if one.properties.get(APP) == self._app and (topic, one.name) not in names:
+                        command = f"duetime schedules delete {one.name} --topic {topic}"
+                        log.warning(
+                            "schedule %s of %s has no function any more; to end it: %s", one.name, topic, command
+                        )
+                    if count == SEARCHED_MAX:
+                        return
+        except (NotFound, PermissionDenied):
+            pass  # nothing was sent to the topic yet, or its schedules are not for this user to see
+
+
+class TaskConsumer(Consumer):
+    """A consumer of tasks that also puts their schedules, if it has any, while it runs. A fault that a repetition would
+    not mend ends it."""
+
+    schedules: SchedulePutter | None = None
+
+    async def run_async(self) -> None:
+        putting = asyncio.get_running_loop().create_task(self._put_schedules())
+        try:
+            await super().run_async()
+        finally:
+            putting.cancel()
+            await asyncio.gather(putting, return_exceptions=True)
+
+    async def _put_schedules(self) -> None:
+        try:
+            if self.schedules is not None:
+                await self.schedules.put_when_reachable()
+        except DueTimeError as error:
+            self._fail(error)
+
+
+def _state(found: Schedule) -> str:
+    if found.paused:
+        return f"paused: {found.pause_reason}" if found.pause_reason else "paused"
+    return f"next at {found.next_at[0]:%Y-%m-%d %H:%M:%S} UTC" if found.next_at else "ended"
