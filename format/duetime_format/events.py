@@ -268,7 +268,7 @@ class ScanEvent(NamedTuple):
 
 
 class HideEvent(NamedTuple):
-    """Existing messages are hidden until a given time."""
+    """Existing messages are hidden until a given time; 0: until their key has a slot, or a start."""
 
     place: int
     until_ms: int

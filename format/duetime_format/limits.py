@@ -7,6 +7,8 @@ GROUP_CHARS_MAX = 120
 GROUPS_MAX = 10_000
 # Limits of deliveries to one group: of all its topics, and of single ones.
 GROUP_LIMITS_MAX = 100
+# Messages with one sharding key leased at a time.
+PER_KEY_MAX = 10_000
 # Characters of a lite topic, and lite topics that one client may subscribe to: as RocketMQ's proxy allows.
 LITE_CHARS_MAX = 64
 LITE_SUBSCRIPTIONS_MAX = 2_000

@@ -262,18 +262,25 @@ def test_group_is_limited(server: str, group: str, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == f"group {group} has no limit\n"
     assert run(["groups", "limit", group, "--rate", "50/s"]) == 0
     assert capsys.readouterr().out == f"group {group} receives at most 50/s in each topic\n"
-    assert run(["groups", "limit", group, "--rate", "100/h,burst=5", "--topic", topic, "--json"]) == 0
-    limits = [{"topic": None, "rate": "50/s"}, {"topic": topic, "rate": "100/h,burst=5"}]
+    both = ["--rate", "100/h,burst=5", "--per-key", "2"]
+    assert run(["groups", "limit", group, *both, "--topic", topic, "--json"]) == 0
+    limits = [
+        {"topic": None, "rate": "50/s", "per_key": None},
+        {"topic": topic, "rate": "100/h,burst=5", "per_key": 2},
+    ]
     assert lines_of(capsys) == [{"group": group, "limits": limits}]
     assert run(["groups", "describe", group]) == 0
-    assert f"receives at most 100/h,burst=5 in {topic}" in capsys.readouterr().out
+    assert f"receives at most 100/h,burst=5, 2 per key in {topic}" in capsys.readouterr().out
     assert run(["groups", "list"]) == 0
     assert capsys.readouterr().out.splitlines()[0].endswith("limit")
     assert run(["groups", "list", "--json"]) == 0
     assert [line["limits"] for line in lines_of(capsys) if line["group"] == group] == [limits]
     assert run(["groups", "limit", group, "--none"]) == 0
-    assert capsys.readouterr().out == f"group {group} receives at most 100/h,burst=5 in {topic}\n"
+    assert capsys.readouterr().out == f"group {group} receives at most 100/h,burst=5, 2 per key in {topic}\n"
     assert run(["groups", "limit", group, "--none", "--topic", topic]) == 0
+    assert run(["groups", "limit", group, "--per-key", "1"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"group {group} receives at most 1 per key in each topic"
+    assert run(["groups", "limit", group, "--none"]) == 0
     assert run(["groups", "limit", "nobody", "--rate", "1/s"]) == 1
 
 
@@ -281,8 +288,9 @@ def test_group_is_limited(server: str, group: str, capsys: pytest.CaptureFixture
     ("options", "why"),
     [
         (["--rate", "fast"], "'fast' is not a rate such as 50/s"),
-        (["--rate", "1/s", "--none"], "use one"),
-        (["--topic", "orders"], "--topic takes --rate or --none"),
+        (["--rate", "1/s", "--none"], "and --none removes it"),
+        (["--per-key", "0"], "'0' is below 1"),
+        (["--topic", "orders"], "--topic takes --rate, --per-key or --none"),
     ],
 )
 def test_bad_limit_is_rejected(options: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:

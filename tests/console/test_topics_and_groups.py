@@ -116,14 +116,20 @@ async def test_rate_of_a_group_is_changed(shown: Shown) -> None:
     await shown.browser.post("/groups", {"name": "limited", "start": "earliest"}, page="/groups/new")
     page = "/groups/limited"
     assert "No limit." in (await shown.browser.get(page)).text
-    for fields in ({"rate": "50/s", "topic": ""}, {"rate": "3000/m,burst=1", "topic": ORDERS}):
+    limits = [
+        {"rate": "50/s", "per_key": "", "topic": ""},
+        {"rate": "3000/m,burst=1", "per_key": "2", "topic": ORDERS},
+    ]
+    for fields in limits:
         answer = await shown.browser.post(f"{page}/limit", fields, page=page)
         assert (answer.status_code, answer.headers["location"]) == (303, page)
     text = (await shown.browser.get(page)).text
     assert "<dt>Each topic</dt><dd>50/s</dd>" in text
-    assert f'<dt><a href="/topics/{ORDERS}">{ORDERS}</a></dt><dd>3000/m,burst=1</dd>' in text
+    assert f'<dt><a href="/topics/{ORDERS}">{ORDERS}</a></dt><dd>3000/m,burst=1, 2 per key</dd>' in text
     wrong = await shown.browser.post(f"{page}/limit", {"rate": "fast", "topic": ""}, page=page)
     assert (wrong.status_code, "is not a rate such as 50/s" in wrong.text) == (422, True)
+    wrong = await shown.browser.post(f"{page}/limit", {"per_key": "many"}, page=page)
+    assert (wrong.status_code, "is not a whole number" in wrong.text) == (422, True)
     unknown = await shown.browser.post(f"{page}/limit", {"rate": "1/s", "topic": "no-such-topic"}, page=page)
     assert unknown.status_code == 404
     for topic in ("", ORDERS):

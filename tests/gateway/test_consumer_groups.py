@@ -332,6 +332,15 @@ async def test_bad_limits_are_rejected(tapped: Gateway, monkeypatch: pytest.Monk
     assert limits_of(await limit(tapped, topic="orders")) == []
     given = consumer_pb2.GroupLimits(set_at_ms=1)
     assert "group.limits: is set by LimitGroup" in str((await error_of(create(tapped, limits=given))).details())
+    await create(tapped, "ledger", ordered=True)
+    by_key = consumer_pb2.LimitGroupRequest(name="ledger", limit=consumer_pb2.GroupLimit(per_key=1))
+    error = await error_of(tapped.stub.LimitGroup(by_key, timeout=WAIT_S))
+    assert error.code() == grpc.StatusCode.FAILED_PRECONDITION
+    by_key.limit.per_key = 10_001
+    error = await error_of(tapped.stub.LimitGroup(by_key, timeout=WAIT_S))
+    assert "limit.per_key: 10001 is not within 0 and 10000" in str(error.details())
+    by_key.name, by_key.limit.per_key = "billing", 3
+    assert [one.per_key for one in (await tapped.stub.LimitGroup(by_key, timeout=WAIT_S)).limits.limits] == [3]
     monkeypatch.setattr(contract, "GROUP_LIMITS_MAX", 1)
     await limit(tapped, "1/s")
     await make_topic(tapped)

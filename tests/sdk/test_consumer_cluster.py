@@ -336,6 +336,39 @@ async def test_consumers_share_the_rate_of_their_group(cluster: Cluster) -> None
             await admin.limit_group("billing", "fast")
 
 
+async def test_consumers_handle_one_message_of_a_key_at_a_time(cluster: Cluster) -> None:
+    running: set[str] = set()
+    seen: list[bytes] = []
+    ends = {body: asyncio.Event() for body in (b"a1", b"a2", b"b1", b"b2")}
+    consumers = [Consumer(cluster.address, group="billing") for _ in range(2)]
+    for consumer in consumers:
+
+        @consumer.handler("orders")
+        async def handle(message: LeasedMessage) -> None:
+            key = chr(message.body[0])
+            assert key not in running
+            running.add(key)
+            seen.append(message.body)
+            await ends[message.body].wait()
+            running.discard(key)
+
+    async with AsyncAdmin(cluster.address) as admin:
+        await admin.create_group("billing")
+        group = await admin.limit_group("billing", per_key=1)
+        assert [(one.rate, one.per_key) for one in group.limits] == [(None, 1)]
+        async with consuming(consumers[0]), consuming(consumers[1]):
+            await send(cluster, *(Message("orders", body, sharding_key=chr(body[0])) for body in ends))
+            await until(lambda: len(seen) == 2)
+            assert sorted(seen) == [b"a1", b"b1"]
+            ends[b"b1"].set()
+            await until(lambda: len(seen) == 3)
+            assert seen[2] == b"b2"
+            for end in ends.values():
+                end.set()
+            await until(lambda: len(seen) == 4)
+            await until(lambda: not running)
+
+
 async def test_consumer_of_a_paused_group_handles_messages_after_the_pause(cluster: Cluster) -> None:
     seen: list[bytes] = []
     consumer = Consumer(cluster.address, group="billing")

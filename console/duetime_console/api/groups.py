@@ -1,9 +1,10 @@
-"""The rates of a group over HTTP: shown and changed."""
+"""The limits of a group over HTTP: shown and changed."""
 
 from typing import Annotated
 
 from duetime.v1 import consumer_pb2
 from duetime_format import rates
+from duetime_format.limits import PER_KEY_MAX
 from pydantic import AfterValidator, Field
 
 from duetime_console.api.fields import AnswerModel, RequestModel
@@ -19,22 +20,27 @@ def _rate(text: str) -> str:
 _RATE = "`50/s`, `3000/m`, `100/h` or `5000/d`; `,burst=N`: N at once after a rest"
 
 
-class RateFields(RequestModel):
-    """The rate at which a group receives. Its receivers share it."""
+_PER_KEY = "messages with one sharding key received at a time"
 
-    rate: Annotated[str, AfterValidator(_rate)] | None = Field(description=f"{_RATE}; null: removes the limit")
+
+class LimitFields(RequestModel):
+    """A limit that all receivers of a group share. Without `rate` and `per_key`, it is removed."""
+
+    rate: Annotated[str, AfterValidator(_rate)] | None = Field(None, description=_RATE)
+    per_key: int | None = Field(None, ge=1, le=PER_KEY_MAX, description=_PER_KEY)
     topic: str = Field("", description="the limit is for this topic; empty: for each topic without its own")
 
 
-class RateAnswer(AnswerModel):
+class LimitAnswer(AnswerModel):
     topic: str | None = Field(description="null: each topic without its own limit")
-    rate: str = Field(description=_RATE)
+    rate: str | None = Field(description=_RATE)
+    per_key: int | None = Field(description=_PER_KEY)
 
 
-class GroupRates(AnswerModel):
+class GroupLimits(AnswerModel):
     """The limits of a group, by topic."""
 
-    limits: list[RateAnswer]
+    limits: list[LimitAnswer]
 
 
 async def get_limits(call: OperationCall, _: EmptyQuery, __: None) -> OperationAnswer:
@@ -42,17 +48,24 @@ async def get_limits(call: OperationCall, _: EmptyQuery, __: None) -> OperationA
     return _answer(found.group)
 
 
-async def put_limit(call: OperationCall, _: EmptyQuery, given: RateFields) -> OperationAnswer:
+async def put_limit(call: OperationCall, _: EmptyQuery, given: LimitFields) -> OperationAnswer:
     wanted = consumer_pb2.LimitGroupRequest(name=call.group)
-    wanted.limit.topic = given.topic
+    wanted.limit.topic, wanted.limit.per_key = given.topic, given.per_key or 0
     if given.rate is not None:
         rates.fill(wanted.limit.rate, given.rate)
     return _answer(await call.gateway("LimitGroup", wanted))
 
 
 def _answer(group: consumer_pb2.Group) -> OperationAnswer:
-    found = [RateAnswer(topic=one.topic or None, rate=rates.written(one.rate)) for one in group.limits.limits]
-    return OperationAnswer(GroupRates(limits=found))
+    found = [
+        LimitAnswer(
+            topic=one.topic or None,
+            rate=rates.written(one.rate) if one.HasField("rate") else None,
+            per_key=one.per_key or None,
+        )
+        for one in group.limits.limits
+    ]
+    return OperationAnswer(GroupLimits(limits=found))
 
 
 OPERATIONS = [
@@ -60,20 +73,20 @@ OPERATIONS = [
         "GET",
         "/api/v1/groups/{group}/limits",
         "getGroupLimits",
-        "Show the rates of a group",
+        "Show the limits of a group",
         get_limits,
-        {200: GroupRates},
+        {200: GroupLimits},
     ),
     Operation(
         "PUT",
         "/api/v1/groups/{group}/limits",
         "putGroupLimit",
-        "Change or remove a rate of a group",
+        "Change or remove a limit of a group",
         put_limit,
-        {200: GroupRates},
-        body=RateFields,
-        description="Replaces the rate of all topics, or that of `topic`; the group's other rates stay. In force at "
-        "once. Redeliveries count too, and messages above the rate wait. 404: no such group or topic. 429: the group "
-        "has 100 limits.",
+        {200: GroupLimits},
+        body=LimitFields,
+        description="Replaces the limit of all topics, or that of `topic`; the group's other limits stay. In force at "
+        "once. Redeliveries count too, and other messages wait. 404: no such group or topic. 409 (GROUP_ORDERED): "
+        "`per_key` for an ordered group. 429: the group has 100 limits.",
     ),
 ]

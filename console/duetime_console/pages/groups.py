@@ -148,7 +148,8 @@ async def _group(
 ) -> Response:
     described = await call(request, "DescribeGroup", consumer_pb2.DescribeGroupRequest(name=name))
     policy = described.group.retry
-    fields = {"backoff": backoff_of(policy), "max_attempts": str(policy.max_attempts), "rate": "", "topic": ""}
+    fields = {"backoff": backoff_of(policy), "max_attempts": str(policy.max_attempts)}
+    fields |= dict.fromkeys(("rate", "per_key", "topic"), "")
     return page(
         request,
         "group.html",
@@ -157,7 +158,10 @@ async def _group(
         start=_STARTS.get(described.group.start, "earliest"),
         sums=sums_of(described),
         topics=sorted({queue.topic for queue in described.queues}),
-        limits=[(one.topic, rates.written(one.rate)) for one in described.group.limits.limits],
+        limits=[
+            (one.topic, rates.written(one.rate) if one.HasField("rate") else "", one.per_key)
+            for one in described.group.limits.limits
+        ],
         form=fields | (form or {}),
         faults=faults or {},
         error=error,
@@ -234,7 +238,7 @@ async def change_policy(request: Request) -> Response:
 
 async def change_limit(request: Request) -> Response:
     name, form = request.path_params["name"], await request.form()
-    values = {field: str(form.get(field, "")).strip() for field in ("rate", "topic")}
+    values = {field: str(form.get(field, "")).strip() for field in ("rate", "per_key", "topic")}
     faults: dict[str, str] = {}
     wanted = consumer_pb2.LimitGroupRequest(name=name)
     wanted.limit.topic = values["topic"]
@@ -243,6 +247,11 @@ async def change_limit(request: Request) -> Response:
             rates.fill(wanted.limit.rate, values["rate"])
         except ValueError as fault:
             faults["rate"] = str(fault)
+    if values["per_key"]:
+        if values["per_key"].isascii() and values["per_key"].isdigit() and len(values["per_key"]) < 6:
+            wanted.limit.per_key = int(values["per_key"])
+        else:
+            faults["per_key"] = f"{values['per_key']!r} is not a whole number"
     error = None
     if not faults:
         changed = await asked(request, "LimitGroup", wanted)

@@ -1,13 +1,13 @@
 """Limits of groups: their text in the metadata database, their violations and changes. Pure.
 
-{"set_at_ms": 1700000000000, "limits": [{"topic": "orders", "rate": "50/s"}]}
+{"set_at_ms": 1700000000000, "limits": [{"topic": "orders", "rate": "50/s", "per_key": 0}]}
 """
 
 import json
 
 from duetime.v1.consumer_pb2 import Group, GroupLimit, GroupLimits
 from duetime_format import limits, rates
-from duetime_format.errors import Violation
+from duetime_format.errors import Violation, within
 
 from duetime_core.errors import Overloaded
 
@@ -24,7 +24,7 @@ def parse(text: str) -> GroupLimits:
     stored = json.loads(text)
     found = GroupLimits(set_at_ms=stored["set_at_ms"])
     for one in stored["limits"]:
-        limit = found.limits.add(topic=one["topic"])
+        limit = found.limits.add(topic=one["topic"], per_key=one.get("per_key", 0))
         if one.get("rate"):
             rates.fill(limit.rate, one["rate"])
     return found
@@ -32,7 +32,7 @@ def parse(text: str) -> GroupLimits:
 
 def render(found: GroupLimits) -> str:
     """The text that `parse` reads."""
-    rows = [{"topic": one.topic, "rate": rate_of(one)} for one in found.limits]
+    rows = [{"topic": one.topic, "rate": rate_of(one), "per_key": one.per_key} for one in found.limits]
     return json.dumps({"set_at_ms": found.set_at_ms, "limits": rows})
 
 
@@ -48,13 +48,13 @@ def rate_of(limit: GroupLimit) -> str:
 
 
 def replaced(known: GroupLimits, limit: GroupLimit, now_ms: int) -> GroupLimits:
-    """The limits with another one of its topic; one without a rate is removed.
+    """The limits with another one of its topic; one without a rate and `per_key` is removed.
 
     Raises:
         GroupLimitsExhausted: there are too many.
     """
     rest = [one for one in known.limits if one.topic != limit.topic]
-    if limit.HasField("rate"):
+    if limit.HasField("rate") or limit.per_key:
         if len(rest) >= limits.GROUP_LIMITS_MAX:
             most = limits.GROUP_LIMITS_MAX
             raise GroupLimitsExhausted(f"the group has {len(rest)} limits, the maximum is {most}: remove some")
@@ -65,4 +65,5 @@ def replaced(known: GroupLimits, limit: GroupLimit, now_ms: int) -> GroupLimits:
 
 def violations(field: str, limit: GroupLimit) -> list[Violation]:
     """All violations of a limit, but for those of its topic."""
-    return rates.faults(limit.rate, f"{field}.rate.") if limit.HasField("rate") else []
+    found = rates.faults(limit.rate, f"{field}.rate.") if limit.HasField("rate") else []
+    return found + within(f"{field}.per_key", limit.per_key, 0, limits.PER_KEY_MAX)

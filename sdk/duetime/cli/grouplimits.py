@@ -1,10 +1,11 @@
-"""`duetime groups limit`: the rate at which a group receives."""
+"""`duetime groups limit`: limits that all receivers of a group share."""
 
 from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
 from duetime_format import rates
+from duetime_format.limits import PER_KEY_MAX
 from duetime_format.printing import echo
 
 from duetime.cli import options
@@ -27,6 +28,12 @@ def limit(
             "once after a rest. Default: those of one second.",
         ),
     ] = None,
+    per_key: Annotated[
+        int | None,
+        typer.Option(
+            "--per-key", metavar="N", min=1, max=PER_KEY_MAX, help="Messages with one sharding key received at a time."
+        ),
+    ] = None,
     topic: Annotated[
         str | None, typer.Option(metavar="TOPIC", help="In this topic. Default: in each topic without its own limit.")
     ] = None,
@@ -34,28 +41,30 @@ def limit(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Limit the rate at which a group receives.
+    """Limit the deliveries to a group.
 
-    All receivers of the group share it. Redeliveries count too. The other messages wait; nothing is lost. Without an
-    option, prints the limits.
+    All receivers of the group share the limit. Redeliveries count too. The other messages wait; nothing is lost. The
+    options replace the limit that the topic has, or that of all topics. Without an option, prints the limits.
 
     \b
     Examples:
       duetime groups limit billing --rate 50/s
+      duetime groups limit billing --per-key 1
       duetime groups limit billing --topic invoices --rate 3000/m,burst=1
       duetime groups limit billing --none
     """
     server, as_json = inherited(context, server, as_json)
-    if rate is not None and none:
-        raise typer.BadParameter("--rate sets a limit and --none removes it: use one")
-    if rate is None and not none:
+    is_set = rate is not None or per_key is not None
+    if is_set and none:
+        raise typer.BadParameter("--rate and --per-key set a limit, and --none removes it")
+    if not is_set and not none:
         if topic is not None:
-            raise typer.BadParameter("--topic takes --rate or --none")
+            raise typer.BadParameter("--topic takes --rate, --per-key or --none")
         described = call(server, "DescribeGroup", consumer_pb2.DescribeGroupRequest(name=name))
         group: consumer_pb2.Group = described.group
     else:
         request = consumer_pb2.LimitGroupRequest(name=name)
-        request.limit.topic = options.given("--topic", topic)
+        request.limit.topic, request.limit.per_key = options.given("--topic", topic), per_key or 0
         if rate is not None:
             _fill(request.limit.rate, rate)
         group = call(server, "LimitGroup", request)
@@ -78,11 +87,20 @@ def limited(group: consumer_pb2.Group) -> str:
 
 def limits_object(group: consumer_pb2.Group) -> dict[str, Any]:
     """The limits in JSON."""
-    return {"limits": [{"topic": one.topic or None, "rate": _text(one)} for one in group.limits.limits]}
+    return {
+        "limits": [
+            {"topic": one.topic or None, "rate": _rate(one) or None, "per_key": one.per_key or None}
+            for one in group.limits.limits
+        ]
+    }
 
 
 def _text(one: consumer_pb2.GroupLimit) -> str:
-    return rates.written(one.rate)
+    return ", ".join(filter(None, [_rate(one), f"{one.per_key} per key" if one.per_key else ""]))
+
+
+def _rate(one: consumer_pb2.GroupLimit) -> str:
+    return rates.written(one.rate) if one.HasField("rate") else ""
 
 
 def _fill(rate: consumer_pb2.DeliveryRate, text: str) -> None:

@@ -291,12 +291,14 @@ class DeliveryRate(_message.Message):
     def __init__(self, count: _Optional[int] = ..., per_ms: _Optional[int] = ..., burst: _Optional[int] = ...) -> None: ...
 
 class GroupLimit(_message.Message):
-    __slots__ = ("topic", "rate")
+    __slots__ = ("topic", "rate", "per_key")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     RATE_FIELD_NUMBER: _ClassVar[int]
+    PER_KEY_FIELD_NUMBER: _ClassVar[int]
     topic: str
     rate: DeliveryRate
-    def __init__(self, topic: _Optional[str] = ..., rate: _Optional[_Union[DeliveryRate, _Mapping]] = ...) -> None: ...
+    per_key: int
+    def __init__(self, topic: _Optional[str] = ..., rate: _Optional[_Union[DeliveryRate, _Mapping]] = ..., per_key: _Optional[int] = ...) -> None: ...
 
 class GroupLimits(_message.Message):
     __slots__ = ("set_at_ms", "limits")

@@ -27,6 +27,7 @@ from duetime_store.groups.dead_letters import DeadLetterCollector
 from duetime_store.groups.expiry import LeaseExpirer
 from duetime_store.groups.gates import DeliveryGates
 from duetime_store.groups.groups import GroupRegistry
+from duetime_store.groups.keys import KeyGates
 from duetime_store.groups.lines import WaiterLines
 from duetime_store.groups.lites import LiteFetcher, LitePlaces, LiteReceiver, brokers_offsets
 from duetime_store.groups.metrics import GateCollector, GroupCollector
@@ -362,7 +363,8 @@ def _make_receiver(
     filler = LiteFiller(queues, clock, reader, lites, turns, places, keep_ms=settings.lite_keep_ms)
     brokers = brokers_offsets(base.directory.config)
     lite_fetcher = LiteFetcher(queues, clock, reader, groups, lites, filler, brokers)
-    gates = DeliveryGates(GroupPauses(base.worker, clock, alarm), GroupPermits(clock))
+    permits = GroupPermits(clock)
+    gates = DeliveryGates(GroupPauses(base.worker, clock, alarm), permits, KeyGates(permits, lines))
     base.registry.register(GateCollector(gates))
     waiting = LiteReceiver(queues, store.log, clock, lite_fetcher, lines, filler, turns, gates)
     wait_ms = settings.priority_wait_ms

@@ -374,7 +374,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
 
     async def PutGroup(self, request: consumer_pb2.Group, context: Any) -> store_pb2.PutGroupResponse:
         check_group(request.name)
-        self._groups.permits.learn(request.name, request.limits)
+        self._groups.gates.learn(request.name, request.limits)
         await self._subscription_groups.put(request)
         return store_pb2.PutGroupResponse()
 
@@ -438,10 +438,10 @@ class StoreService(store_pb2_grpc.StoreServicer):
         return await self._groups.reset(request)
 
     async def PauseGroup(self, request: consumer_pb2.PauseGroupRequest, context: Any) -> consumer_pb2.GroupPauses:
-        return await self._groups.pauses.pause(request)
+        return await self._groups.gates.pauses.pause(request)
 
     async def ResumeGroup(self, request: consumer_pb2.ResumeGroupRequest, context: Any) -> consumer_pb2.GroupPauses:
-        return await self._groups.pauses.resume(request)
+        return await self._groups.gates.pauses.resume(request)
 
     async def EndRetries(
         self, request: store_pb2.EndStoredRetriesRequest, context: Any

@@ -120,9 +120,12 @@ def copy(
     attempt: int = 1,
     of_topic: str = TOPIC,
     origin: str = "",
+    key: str = "",
 ) -> bytes:
     """A retry as the retry service puts it."""
     named = {"UNIQ_KEY": message_id, record.RETRY_TOPIC: of_topic}
+    if key:
+        named[record.SHARDING_KEY] = key
     if origin:
         named[record.ORIGIN] = origin
     if visible_at_ms:

@@ -162,23 +162,28 @@ class AsyncAdmin(ClosableClient):
             group.retry.CopyFrom(policy)
         return described.group_of(await self._call("CreateGroup", consumer_pb2.CreateGroupRequest(group=group)))
 
-    async def limit_group(self, name: str, rate: str | None, *, topic: str = "") -> Group:
-        """Limits the rate at which a group receives; all its receivers share it. Returns the group.
+    async def limit_group(
+        self, name: str, rate: str | None = None, *, per_key: int | None = None, topic: str = ""
+    ) -> Group:
+        """Limits a group; all its receivers share the limit. Replaces the one for the same topic. Returns the group.
 
-        Redeliveries count too. Messages above the rate wait. In force at once.
+        Redeliveries count too. Other messages wait. In force at once.
 
         Arguments:
             rate: "50/s", "3000/m", "100/h" or "5000/d", and `,burst=N` for N at once after a rest (default: those of
-                one second); None: removes the limit.
+                one second); None: no rate.
+            per_key: messages with one `sharding_key` received at a time, 1 to 10,000; None: any number.
+                Without `rate` and `per_key`, the limit is removed.
             topic: the limit is for this topic; empty: for each topic without its own limit.
 
         Raises:
             NotFound: the group or the topic does not exist.
             InvalidArgument: the rate is of another form, or out of range.
+            Conflict: `per_key` for an ordered group.
             Overloaded: the group has 100 limits.
         """
         request = consumer_pb2.LimitGroupRequest(name=name)
-        request.limit.topic = topic
+        request.limit.topic, request.limit.per_key = topic, per_key or 0
         if rate is not None:
             try:
                 rates.fill(request.limit.rate, rate)

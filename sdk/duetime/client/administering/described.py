@@ -87,12 +87,14 @@ class DeletedTopic:
 
 @dataclass(frozen=True, slots=True)
 class GroupLimit:
-    """The rate at which a group receives, for all its receivers together."""
+    """Limits that all receivers of a group share."""
 
     topic: str
     """Empty: each topic without its own limit."""
-    rate: str
+    rate: str | None
     """As written: `50/s`, `3000/m,burst=1`."""
+    per_key: int | None
+    """Messages with one sharding key received at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +259,10 @@ def group_of(group: consumer_pb2.Group) -> Group:
         start = "latest"
     elif group.start == consumer_pb2.GROUP_START_TIME:
         start = moment(group.start_at_ms)
-    limits = [GroupLimit(one.topic, rates.written(one.rate)) for one in group.limits.limits]
+    limits = [
+        GroupLimit(one.topic, rates.written(one.rate) if one.HasField("rate") else None, one.per_key or None)
+        for one in group.limits.limits
+    ]
     return Group(group.name, start, group.ordered, render(group.retry), moment(group.created_at_ms), limits)
 
 

@@ -1056,22 +1056,25 @@ class Admin(SyncClient):
             self._client.create_group(name, start=start, ordered=ordered, backoff=backoff, max_attempts=max_attempts)
         )
 
-    def limit_group(self, name: str, rate: str | None, *, topic: str = "") -> Group:
-        """Limits the rate at which a group receives; all its receivers share it. Returns the group.
+    def limit_group(self, name: str, rate: str | None = None, *, per_key: int | None = None, topic: str = "") -> Group:
+        """Limits a group; all its receivers share the limit. Replaces the one for the same topic. Returns the group.
 
-        Redeliveries count too. Messages above the rate wait. In force at once.
+        Redeliveries count too. Other messages wait. In force at once.
 
         Arguments:
             rate: "50/s", "3000/m", "100/h" or "5000/d", and `,burst=N` for N at once after a rest (default: those of
-                one second); None: removes the limit.
+                one second); None: no rate.
+            per_key: messages with one `sharding_key` received at a time, 1 to 10,000; None: any number.
+                Without `rate` and `per_key`, the limit is removed.
             topic: the limit is for this topic; empty: for each topic without its own limit.
 
         Raises:
             NotFound: the group or the topic does not exist.
             InvalidArgument: the rate is of another form, or out of range.
+            Conflict: `per_key` for an ordered group.
             Overloaded: the group has 100 limits.
         """
-        return background.run(self._client.limit_group(name, rate, topic=topic))
+        return background.run(self._client.limit_group(name, rate, per_key=per_key, topic=topic))
 
     def pause_group(self, name: str, *, topic: str = "", until: datetime | Length | None = None) -> list[GroupPause]:
         """Pauses a group: its receivers get no message, of a topic or of any, until the pause ends. Returns its pauses.

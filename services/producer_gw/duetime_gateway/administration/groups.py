@@ -58,11 +58,15 @@ class ConsumerGroups:
         """The group with another limit, which the answering shards know on return.
 
         Raises:
+            FailedPrecondition: `per_key` for an ordered group.
             DueTimeError: bad fields, no such group or topic, too many limits, or the database does not answer.
         """
         check_limit(request)
-        if request.limit.topic and request.limit.HasField("rate"):
+        if request.limit.topic and (request.limit.HasField("rate") or request.limit.per_key):
             await self._places.of(request.limit.topic)
+        if request.limit.per_key and (await self._groups.get(request.name)).ordered:
+            text = f"group {request.name} is ordered: one lease for each queue is its only limit by key"
+            raise FailedPrecondition(text, reason="GROUP_ORDERED")
         group = await self._groups.limit(request.name, request.limit)
         await asyncio.gather(*(shard.groups.announced(group) for shard in self._shards.all() if shard.reached))
         return group

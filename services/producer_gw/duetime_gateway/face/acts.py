@@ -37,7 +37,8 @@ def _pause(request: consumer_pb2.PauseGroupRequest | consumer_pb2.ResumeGroupReq
 
 
 def _limit(request: consumer_pb2.LimitGroupRequest) -> str:
-    topic, limit = request.limit.topic, group_limits.rate_of(request.limit)
+    topic, per_key = request.limit.topic, request.limit.per_key
+    limit = ", ".join(filter(None, [group_limits.rate_of(request.limit), f"{per_key} per key" if per_key else ""]))
     return f"group {request.name}{f', topic {topic}' if topic else ''}: {limit or 'no limit'}"
 
 

@@ -10,7 +10,8 @@
     persistence the snapshot, beside each checkpoint; loading: the state after a start
     offsets    committed offsets: config/consumerOffset.json
     calls      the gRPC calls; admin: those of operators; dead_letters: those of the dead-letter queues
-    pauses     groups that receive nothing for a while; permits: groups with a rate; gates: both
+    pauses     groups that receive nothing for a while; permits: groups with a rate
+    keys       groups that receive few messages of a key at a time; gates: all three
     lapsing    messages that have expired
     retries    copies in lanes that wait for their next attempt: counted, found, ended
     unread     messages at the log's front that a group has not read

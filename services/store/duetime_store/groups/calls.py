@@ -57,7 +57,7 @@ class GroupCalls:
         self._reader = reader
         self._groups = groups
         self._receiver = receiver
-        self.pauses, self.permits = receiver.gates
+        self.gates = receiver.gates
         self._metrics = metrics
         self._shard = shard
 
@@ -82,7 +82,7 @@ class GroupCalls:
         return response
 
     async def _asked(self, request: consumer_pb2.ReceiveRequest, peer: str, caller: str) -> FetchRequest:
-        self.permits.learn(request.group, request.limits)
+        self.gates.learn(request.group, request.limits)
         return asked_of(request, peer, caller, await parsed(self._turns, request.tags, request.sql))
 
     def _add(
@@ -221,7 +221,7 @@ class GroupCalls:
 
     async def describe(self, group: str) -> consumer_pb2.GroupDescription:
         found = await self.admin.describe(group)
-        found.pauses.extend(self.pauses.of(group))
+        found.pauses.extend(self.gates.pauses.of(group))
         return found
 
     async def reset(self, request: consumer_pb2.ResetGroupRequest) -> consumer_pb2.ResetGroupResponse:
@@ -231,8 +231,7 @@ class GroupCalls:
 
     async def delete(self, request: consumer_pb2.DeleteGroupRequest, forget: Callable[[str], Awaitable[None]]) -> None:
         await self.admin.delete(request, forget)
-        await self.pauses.forget(request.name)
-        self.permits.forget(request.name)
+        await self.gates.forget(request.name)
         await self._receiver.durable()
 
     def settle(self, records: bytes, settles: Sequence[store_pb2.Settle]) -> PutOutcome:

@@ -36,6 +36,8 @@ _ALL = Filter.parse("")
 # Messages that follow expired ones, read together: at first, and while all of them have expired.
 _AHEAD, _AHEAD_MAX = 16, 256
 _RETRY_TOPIC, _VISIBLE_AT = record.RETRY_TOPIC.encode(), record.VISIBLE_AT.encode()
+# Offsets of a lease with the same attempt, and their past.
+LeasePart = tuple[list[int], int, Hold | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ class Fetcher:
     def __init__(self, queues: Queues, clock: ShardClock, reader: Reader, groups: GroupRegistry) -> None:
         self._queues = queues
         self._clock = clock
-        self._reader = reader
+        self.reader = reader
         self._groups = groups
 
     def queue(self, place: GroupPlace) -> ConsumeQueue:
@@ -140,7 +142,11 @@ class Fetcher:
 
     def may_have_more(self, places: Iterable[GroupPlace]) -> bool:
         """Whether another fetch may find something."""
-        return any(place.available or place.frontier < self.queue(place).max_offset for place in places)
+        return any(place.has_returned or self._has_unread(place) for place in places)
+
+    def _has_unread(self, place: GroupPlace) -> bool:
+        is_full = place.keys is not None and place.keys.is_full
+        return not is_full and place.frontier < self.queue(place).max_offset
 
     def fetch(
         self,
@@ -179,7 +185,7 @@ class Fetcher:
         """Takes returned messages."""
         if fetched.asked.ordered and place.is_blocked:
             return
-        while place.available and not fetched.is_over:
+        while place.has_returned and not fetched.is_over:
             if fetched.peek:
                 fetched.found = True
                 return
@@ -193,7 +199,7 @@ class Fetcher:
                 fetched.size = min(fetched.size, sum(sizes))
             if kept:
                 entries = place.entries
-                by_hold: dict[int, tuple[list[int], int, Hold | None]] = {}
+                by_hold: dict[int, LeasePart] = {}
                 attempts = []
                 for offset in kept:
                     hold = entries[offset]
@@ -201,7 +207,8 @@ class Fetcher:
                     by_hold.setdefault(id(hold), ([], hold.attempt, hold))[0].append(offset)
                 held = Columns(records, sizes, kept, attempts)
                 if not self._lease(fetched, place, list(by_hold.values()), place.frontier, held):
-                    self._lapse_ahead(fetched, place, partial(self._returned, place, fetched))
+                    if fetched.lapsed:
+                        self._lapse_ahead(fetched, place, partial(self._returned, place, fetched))
                     if fetched.pause():
                         return
                     continue
@@ -235,7 +242,7 @@ class Fetcher:
                 at += 1
                 continue
             there = np.flatnonzero(units["size"] != FILLER_SIZE)
-            records, found, _, _ = self._reader.read(queue, first + there, units[there])
+            records, found, _, _ = self.reader.read(queue, first + there, units[there])
             parts.append(records)
             kept += [first + index for index, size in zip(there.tolist(), found, strict=True) if size]
             sizes += [size for size in found if size]
@@ -253,13 +260,16 @@ class Fetcher:
             if fetched.is_over:
                 return
             queue = self.queue(place)
-            if place.frontier >= queue.max_offset or (fetched.asked.ordered and place.entries):
+            if not self._has_unread(place) or (fetched.asked.ordered and place.entries):
+                continue
+            if place.keys is not None and place.has_returned:
+                # Earlier messages of a key come first.
                 continue
             if fetched.fresh <= 0:
                 fetched.refused = True
                 return
             count = 1 if fetched.peek else min(fetched.count, fetched.fresh)
-            scanned = self._reader.scan(queue, place.frontier, fetched.asked.wanted, count, fetched.size, fetched.walk)
+            scanned = self.reader.scan(queue, place.frontier, fetched.asked.wanted, count, fetched.size, fetched.walk)
             fetched.unfinished |= not scanned.sizes and scanned.next_offset < queue.max_offset
             if not scanned.sizes:
                 self._pass(place, scanned.next_offset)
@@ -277,7 +287,8 @@ class Fetcher:
             held = Columns(scanned.records, scanned.sizes, offsets, attempts)
             leased = self._lease(fetched, place, by_attempt(offsets, attempts), scanned.next_offset, held)
             if not leased:
-                self._lapse_ahead(fetched, place, partial(self._unread, place, fetched))
+                if fetched.lapsed:
+                    self._lapse_ahead(fetched, place, partial(self._unread, place, fetched))
                 fetched.unfinished |= place.frontier < queue.max_offset
             if not (leased and fetched.asked.wanted.passes_all) and fetched.pause():
                 return
@@ -285,7 +296,7 @@ class Fetcher:
     def _unread(self, place: GroupPlace, fetched: FetchProgress, count: int) -> tuple[Columns, int]:
         """Messages after the frontier, and the offset after them."""
         queue, asked = self.queue(place), fetched.asked
-        scanned = self._reader.scan(queue, place.frontier, asked.wanted, count, asked.max_bytes, fetched.walk)
+        scanned = self.reader.scan(queue, place.frontier, asked.wanted, count, asked.max_bytes, fetched.walk)
         return Columns(scanned.records, scanned.sizes, scanned.offsets.tolist(), []), scanned.next_offset
 
     def _lapse_ahead(
@@ -329,12 +340,12 @@ class Fetcher:
         if fetched.asked.ordered and place.entries:
             return
         queue = self.queue(place)
-        while not fetched.is_over and place.frontier < queue.max_offset:
+        while not fetched.is_over and self._has_unread(place):
             if fetched.fresh <= 0:
                 fetched.refused = True
                 return
             count = min(max(fetched.count, 1), fetched.fresh)
-            scanned = self._reader.scan(queue, place.frontier, _ALL, count, fetched.size, fetched.walk)
+            scanned = self.reader.scan(queue, place.frontier, _ALL, count, fetched.size, fetched.walk)
             if not scanned.sizes:
                 if scanned.next_offset == place.frontier:
                     return
@@ -382,12 +393,13 @@ class Fetcher:
         self,
         fetched: FetchProgress,
         place: GroupPlace,
-        parts: Sequence[tuple[list[int], int, Hold | None]],
+        parts: Sequence[LeasePart],
         after: int,
         held: "Columns",
     ) -> bool:
         """Makes one lease over messages of a place; each of the parts has its own attempt and past. The place's
-        frontier becomes `after`. Ends expired messages; returns False if there are no others."""
+        frontier becomes `after`. Ends expired messages, and parks those of busy keys; returns False if there are no
+        others."""
         asked, groups = fetched.asked, self._groups
         now_ms = self._clock.now_ms()
         if late := expired(place, held.records, held.sizes, now_ms):
@@ -396,6 +408,10 @@ class Fetcher:
             parts, held = _without(parts, held, late)
             if not parts:
                 self._pass(place, after)
+                return False
+        if place.keys is not None:
+            parts, held = self._slotted(fetched, place, parts, after, held)
+            if not parts:
                 return False
         until_ms, before = now_ms + asked.invisible_ms, place.frontier
         lease = groups.progress.new_lease(place, now_ms, asked.max_attempts, ordered=asked.ordered, caller=asked.caller)
@@ -409,8 +425,32 @@ class Fetcher:
         fetched.size -= len(held.records)
         return True
 
+    def _slotted(
+        self, fetched: FetchProgress, place: GroupPlace, parts: Sequence[LeasePart], after: int, held: "Columns"
+    ) -> tuple[Sequence[LeasePart], "Columns"]:
+        """The parts and columns of the messages that get a slot of their key; parks the others. If there are none, the
+        place's frontier becomes `after`."""
+        slots = place.keys
+        assert slots is not None
+        keys, busy = slots.judge(place, held.offsets, held.records, held.sizes)
+        if busy:
+            new: dict[tuple[int, int], list[int]] = {}
+            for index in busy:
+                if held.offsets[index] not in place.entries:
+                    new.setdefault((0, held.attempts[index]), []).append(held.offsets[index])
+            is_all = len(busy) == len(held.offsets)
+            reached = after if is_all else place.frontier
+            self._groups.hide(place, new, reached, fetched.asked.caller, parked=True)
+            fetched.fresh -= sum(map(len, new.values()))
+            slots.park(place, {held.offsets[index]: keys[index] for index in busy})
+            parts, held = _without(parts, held, busy)
+            if is_all:
+                self._pass(place, after)
+        slots.take(place, held.offsets, [key for index, key in enumerate(keys) if index not in set(busy)])
+        return parts, held
 
-def by_attempt(offsets: list[int], attempts: list[int]) -> list[tuple[list[int], int, Hold | None]]:
+
+def by_attempt(offsets: list[int], attempts: list[int]) -> list[LeasePart]:
     """The parts of a lease over new messages (see `Fetcher._lease`)."""
     first = attempts[0]
     if attempts.count(first) == len(attempts):
@@ -421,9 +461,7 @@ def by_attempt(offsets: list[int], attempts: list[int]) -> list[tuple[list[int],
     return [(own, attempt, None) for attempt, own in found.items()]
 
 
-def _without(
-    parts: Sequence[tuple[list[int], int, Hold | None]], held: Columns, late: Sequence[int]
-) -> tuple[list[tuple[list[int], int, Hold | None]], Columns]:
+def _without(parts: Sequence[LeasePart], held: Columns, late: Sequence[int]) -> tuple[list[LeasePart], Columns]:
     """The parts and columns of a lease without the messages at these indices."""
     left = sorted(set(range(len(held.offsets))).difference(late))
     offsets, sizes, attempts = ([row[at] for at in left] for row in (held.offsets, held.sizes, held.attempts))

@@ -313,15 +313,22 @@ class GroupRegistry:
         self.progress.give(lease, offsets, until_ms, attempt, after, expired=expired, history=history)
 
     def hide(
-        self, place: GroupPlace, hidden: Mapping[tuple[int, int], list[int]], after: int, caller: str = ""
+        self,
+        place: GroupPlace,
+        hidden: Mapping[tuple[int, int], list[int]],
+        after: int,
+        caller: str = "",
+        *,
+        parked: bool = False,
     ) -> None:
-        """Adds messages hidden until their time, by time and attempt; the place's frontier becomes `after`."""
+        """Adds messages hidden until their time, by time and attempt; the place's frontier becomes `after`. `parked`:
+        until their key has a slot, with the time 0; after a start they are returned ones."""
         before = place.frontier
         for number, ((until_ms, attempt), offsets) in enumerate(hidden.items(), 1):
             # The last event moves the frontier: if the log ends before it, the messages are scanned again.
             reached = after if number == len(hidden) else before
             self.journal.hide(place, offsets, until_ms, attempt, before, reached)
-            self.progress.hide(place, offsets, until_ms, attempt, reached, caller)
+            (self.progress.park if parked else self.progress.hide)(place, offsets, until_ms, attempt, reached, caller)
 
     def move(self, place: GroupPlace, frontier: int) -> None:
         """Moves the frontier: no message before it is for the group."""

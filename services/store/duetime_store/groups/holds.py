@@ -1,7 +1,8 @@
 """Places of groups, and the leases and holds of their outstanding messages. Pure: `state` changes them."""
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 from duetime_format.events import Pairs, PlaceKey
 
@@ -60,6 +61,23 @@ class Lease:
         self.returned.update(offsets)
 
 
+class KeySlots(Protocol):
+    """See `keys.KeyGate`."""
+
+    @property
+    def is_full(self) -> bool: ...
+
+    def judge(
+        self, place: "GroupPlace", offsets: Sequence[int], records: bytes, sizes: list[int]
+    ) -> tuple[list[bytes | None], list[int]]: ...
+
+    def take(self, place: "GroupPlace", offsets: Iterable[int], keys: Iterable[bytes | None]) -> None: ...
+
+    def park(self, place: "GroupPlace", keys: Mapping[int, bytes | None]) -> None: ...
+
+    def release(self, place: "GroupPlace", offsets: Iterable[int]) -> None: ...
+
+
 class Hold:
     """The state that some offsets of a place share. Only `open` changes, and `offsets` lags behind."""
 
@@ -109,10 +127,12 @@ class GroupPlace:
         "entries",
         "frontier",
         "key",
+        "keys",
         "leased",
         "least",
         "number",
         "ordered",
+        "parked",
         "settling",
     )
 
@@ -137,6 +157,14 @@ class GroupPlace:
         self.again: list[int] | None = None
         # Leased offsets with a record that ends the lease on its way to the disk.
         self.settling = NO_OFFSETS
+        # The slots of keys, and the number of returned messages that wait for one. None: keys have no limit.
+        self.keys: KeySlots | None = None
+        self.parked = 0
+
+    @property
+    def has_returned(self) -> bool:
+        """Whether a fetch may find returned messages."""
+        return self.available > self.parked
 
     def settle(self, offset: int) -> None:
         if not self.settling:

@@ -143,7 +143,7 @@ class LiteFetcher(Fetcher):
         offsets = lite.after(queue.queue, 0, lite.unread(queue.queue, 0))
         for at in range(0, len(offsets), _PIECE):
             piece = np.array(offsets[at : at + _PIECE], np.int64)
-            records, sizes, _, _ = self._reader.read(queue, piece, queue.read_at(piece))
+            records, sizes, _, _ = self.reader.read(queue, piece, queue.read_at(piece))
             # DueTime's own messages have no such property, and no broker has read them.
             (numbers,) = values(records, sizes, (_QUEUE_OFFSET,))
             for offset, number in zip(piece.tolist(), numbers, strict=True):
@@ -195,7 +195,7 @@ class LiteFetcher(Fetcher):
         units = queue.read_at(np.array(offsets, np.int64))
         fit = fitting(units["size"].tolist(), fetched.asked.max_bytes)
         offsets = offsets[:fit]
-        records, sizes, _, _ = self._reader.read(queue, np.array(offsets, np.int64), units[:fit])
+        records, sizes, _, _ = self.reader.read(queue, np.array(offsets, np.int64), units[:fit])
         kept = [offset for offset, size in zip(offsets, sizes, strict=True) if size]
         after = offsets[-1] + 1 if offsets else place.frontier
         return Columns(records, [size for size in sizes if size], kept, []), after
@@ -210,7 +210,7 @@ class LiteFetcher(Fetcher):
             fetched.count = 0
             return True
         there = np.array(offsets[:fit], np.int64)
-        records, sizes, _, _ = self._reader.read(queue, there, units[:fit])
+        records, sizes, _, _ = self.reader.read(queue, there, units[:fit])
         kept = [offset for offset, size in zip(offsets, sizes, strict=False) if size]
         after = offsets[fit - 1] + 1
         if not kept:

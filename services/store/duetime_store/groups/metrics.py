@@ -57,7 +57,7 @@ class GroupCollector(Collector):
 
 
 class GateCollector(Collector):
-    """Groups with a pause, and those with a rate."""
+    """Groups with a pause, and those with limits."""
 
     def __init__(self, gates: DeliveryGates) -> None:
         self._gates = gates
@@ -69,6 +69,14 @@ class GateCollector(Collector):
         for group in sorted({group for group, _ in self._gates.pauses.all()}):
             paused.add_metric([group], 1)
         yield paused
+        parked = GaugeMetricFamily(
+            "duetime_store_group_parked_messages",
+            "Messages that wait for others of their sharding key",
+            labels=["group"],
+        )
+        for group, count in sorted(self._gates.keys.parked().items()):
+            parked.add_metric([group], count)
+        yield parked
         held = CounterMetricFamily(
             "duetime_store_group_held_seconds",
             "Time in which messages waited for the group's rate while it had receivers",

@@ -20,7 +20,7 @@ from duetime_core.clock import Clock, Timer
 from duetime_core.errors import refuse
 from duetime_format import limits as contract
 from duetime_format import rates
-from duetime_format.errors import Violation
+from duetime_format.errors import Violation, within
 
 from duetime_store.groups.fetch import FetchRequest
 
@@ -125,14 +125,14 @@ class GroupPermits:
         self._set_at_ms: dict[str, int] = {}
         self._buckets: dict[tuple[str, str], PermitBucket] = {}
 
-    def learn(self, group: str, limits: consumer_pb2.GroupLimits) -> None:
-        """Applies a group's limits, unless they are older than the known ones.
+    def learn(self, group: str, limits: consumer_pb2.GroupLimits) -> bool:
+        """Applies a group's limits, unless they are older than the known ones. Returns whether they are new.
 
         Raises:
             InvalidArgument: a rate breaks a limit, or there are too many.
         """
         if limits.set_at_ms <= self._set_at_ms.get(group, 0) or not (limits.limits or group in self._limits):
-            return
+            return False
         _check(limits)
         self._set_at_ms[group] = limits.set_at_ms
         self._limits[group] = {limit.topic: limit for limit in limits.limits}
@@ -141,10 +141,12 @@ class GroupPermits:
                 if self._rate(*key) is None:
                     del self._buckets[key]
                 bucket.release()
+        return True
 
     def find(self, asked: FetchRequest) -> PermitBucket | None:
         """The bucket for a receive; None: its rate has no limit."""
-        if asked.group not in self._limits or (rate := self._rate(asked.group, asked.topic)) is None:
+        rate = self._rate(asked.group, asked.topic)
+        if rate is None:
             return None
         key = asked.group, asked.topic
         found = self._buckets.get(key)
@@ -154,9 +156,13 @@ class GroupPermits:
             found.change(rate, asked.shard_count)
         return found
 
+    def limit_of(self, group: str, topic: str) -> consumer_pb2.GroupLimit | None:
+        """The limit of a group in a topic."""
+        of_group = self._limits.get(group)
+        return None if of_group is None else of_group.get(topic) or of_group.get("")
+
     def _rate(self, group: str, topic: str) -> consumer_pb2.DeliveryRate | None:
-        of_group = self._limits[group]
-        limit = of_group.get(topic) or of_group.get("")
+        limit = self.limit_of(group, topic)
         return limit.rate if limit is not None and limit.HasField("rate") else None
 
     def forget(self, group: str) -> None:
@@ -183,7 +189,9 @@ class GroupPermits:
 
 def _check(limits: consumer_pb2.GroupLimits) -> None:
     """Raises: InvalidArgument."""
-    found = [fault for one in limits.limits for fault in rates.faults(one.rate, "limits.rate.") if one.HasField("rate")]
+    found = [fault for one in limits.limits if one.HasField("rate") for fault in rates.faults(one.rate, "limits.rate.")]
+    for one in limits.limits:
+        found += within("limits.per_key", one.per_key, 0, contract.PER_KEY_MAX)
     if len(limits.limits) > contract.GROUP_LIMITS_MAX:
         text = f"{len(limits.limits)} are above {contract.GROUP_LIMITS_MAX}"
         found.append(Violation("limits.limits", text))

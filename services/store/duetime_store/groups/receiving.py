@@ -168,6 +168,7 @@ class GroupReceiver:
             while True:
                 may_fetch = waiter is not None or self._is_next(asked, line)
                 if may_fetch and await self.gates.pauses.over(asked.group, asked.topic, give_up_ms, line):
+                    await self._join(asked)
                     found = await self._found(asked, line, take, give_up_ms)
                     if found is not None:
                         return found
@@ -269,6 +270,17 @@ class GroupReceiver:
             for name, queue_ids in ((topic, asked.queues), (back, asked.retry_queues)):
                 for queue_id in queue_ids:
                     line.listen(self._queues.get_bytes(name.encode(), queue_id))
+
+    async def _join(self, asked: FetchRequest) -> None:
+        """Counts the keys of leased messages, if the group has a limit by key that is new here."""
+        gate = self.gates.keys.find(asked)
+        if gate is None:
+            return
+        own, retries = self._places(asked)
+        if not gate.places.issuperset((*own, *retries)):
+            with self._turns.walk() as walk:
+                walk.start_freely()
+                await gate.join((*own, *retries), self._fetcher, walk)
 
     def _make(self, key: PlaceKey, queue: ConsumeQueue, offset: int, line: WaiterLine, caller: str) -> None:
         if queue.is_gone:

@@ -87,7 +87,11 @@ class GroupReplay:
             case events.HideEvent():
                 place = places[event.place]
                 self._reach(place, event.before)
-                progress.hide(place, offsets_of(event.ranges), event.until_ms, event.attempt, event.after)
+                if event.until_ms:
+                    progress.hide(place, offsets_of(event.ranges), event.until_ms, event.attempt, event.after)
+                else:
+                    # They waited for a slot of their key.
+                    progress.put_back(place, offsets_of(event.ranges), event.attempt, event.after)
             case events.ResetEvent():
                 progress.reset(places[event.place], event.offset)
             case events.DeleteEvent():

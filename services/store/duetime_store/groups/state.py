@@ -115,6 +115,7 @@ class GroupProgress:
     def forget(self, place: GroupPlace) -> None:
         """Removes the place."""
         key = place.key
+        place.keys = None
         del self.places[key]
         (self.lite_seats if key.is_lite else self.queue_seats).give(place.caller)
         maker, count = self._groups.pop(key.group)
@@ -181,6 +182,11 @@ class GroupProgress:
         place.frontier = frontier
         self.hold(Hold(place, WAITING, offsets, attempt=attempt, until_ms=until_ms, caller=caller))
 
+    def park(self, place: GroupPlace, offsets: list[int], _: int, attempt: int, frontier: int, caller: str) -> None:
+        """As `hide`, for new messages that wait for a slot of their key."""
+        place.frontier = frontier
+        self.hold(Hold(place, RETURNED, offsets, attempt=attempt, caller=caller), parked=True)
+
     def put_back(self, place: GroupPlace, offsets: list[int], attempt: int, frontier: int) -> None:
         """Adds messages that are not done; nothing else is known of them."""
         place.frontier = frontier
@@ -199,6 +205,8 @@ class GroupProgress:
             if hold in ended:
                 del entries[offset]
         place.end_settling(offset for offset in offsets if offset not in entries)
+        if place.keys is not None:
+            place.keys.release(place, [offset for offset in offsets if offset not in entries])
         if not entries:
             # A dict that had entries is larger.
             place.entries = NO_ENTRIES
@@ -247,6 +255,8 @@ class GroupProgress:
             self.callers.give(hold.caller, hold.open)
             hold.open = 0
         self.shares.give(place.key.group, len(place.entries))
+        if place.keys is not None:
+            place.keys.release(place, list(place.entries))
         place.entries, place.again, place.settling = NO_ENTRIES, None, NO_OFFSETS
         place.available = place.leased = 0
         place.frontier = offset
@@ -268,6 +278,8 @@ class GroupProgress:
                 hold.lease.came_back((one,))
             self._leave(hold, 1)
         place.end_settling(gone)
+        if place.keys is not None:
+            place.keys.release(place, gone)
         self.shares.give(place.key.group, len(gone))
         return len(gone)
 
@@ -379,8 +391,8 @@ class GroupProgress:
                 found.setdefault(id(hold), (hold, []))[1].append(offset)
         return iter(found.values())
 
-    def hold(self, hold: Hold) -> None:
-        """Moves the hold's offsets to it."""
+    def hold(self, hold: Hold, *, parked: bool = False) -> None:
+        """Moves the hold's offsets to it. `parked`: no fetch finds them."""
         place, offsets = hold.place, hold.offsets
         lease = hold.lease
         if lease is not None:
@@ -401,11 +413,14 @@ class GroupProgress:
             place.leased += len(offsets)
         if hold.state == RETURNED:
             place.available += len(offsets)
-            place.put_again(offsets)
+            if not parked:
+                place.put_again(offsets)
         elif hold.state == EXHAUSTED:
             self.exhausted.extend((place, offset) for offset in offsets)
         else:
             self._set_deadline(hold)
+        if place.keys is not None and hold.state in (WAITING, EXHAUSTED):
+            place.keys.release(place, offsets)
 
     def _leave_all(self, place: GroupPlace, offsets: Sequence[int], lease: Lease | None) -> None:
         """Removes offsets from their holds; they move to another one under `lease`."""

@@ -101,7 +101,7 @@ class _TakeStream(ServerLeaseStream):
 
     async def subscribe(self, subscription: consumer_pb2.ReceiveRequest) -> None:
         wanted = await parsed(self._parts.turns, subscription.tags, subscription.sql)
-        self._parts.receiver.gates.permits.learn(subscription.group, subscription.limits)
+        self._parts.receiver.gates.learn(subscription.group, subscription.limits)
         self._subscription = _TakeDefaults(
             asked_of(subscription, self._peer, self._caller, wanted), numbers_of(subscription)
         )

@@ -111,6 +111,5 @@ class TopicReaders:
         """As `gone`, and also removes committed offsets in the topic and its pauses. Idempotent. Raises:
         DueTimeError."""
         self._groups.delete_topic(topic)
-        self._gates.permits.forget_topic(topic)
-        await self._gates.pauses.forget_topic(topic)
+        await self._gates.forget_topic(topic)
         await self._offsets.delete_topic(topic)
