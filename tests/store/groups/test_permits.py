@@ -166,10 +166,29 @@ async def test_call_that_does_not_wait_comes_after_those_that_do(store: Consumin
     await store.send(*map(str, range(100)))
     receive = asyncio.create_task(store.receive(wait_ms=30_000))
     await held(store)
-    await store.clock.advance(19)
+    await store.clock.advance(49)
     assert await store.receive() == []
     await store.clock.advance(1)
-    assert len(await asyncio.wait_for(receive, 60)) == 20
+    assert len(await asyncio.wait_for(receive, 60)) == 50
+
+
+async def test_receiver_that_looked_takes_its_messages_before_others_look(store: Consuming) -> None:
+    await limit(store, limits_of("1000/s"))
+    await store.receive()
+    await store.send(*map(str, range(200)))
+    looks = [asyncio.create_task(store.ready(wait_ms=30_000)) for _ in range(2)]
+    async with asyncio.timeout(60):
+        while (line := store.node.parts.groups._lines._lines[GROUP, TOPIC]) and len(line.waiters) < 2:
+            await store.describe()
+    await store.clock.advance(50)
+    done, rest = await asyncio.wait(looks, timeout=60, return_when=asyncio.FIRST_COMPLETED)
+    assert [one.result() for one in done] == [True]
+    assert len(await store.receive()) == 50
+    # Only the one that looked comes before those that wait.
+    await store.clock.advance(1)
+    assert (len(await store.receive()), len(rest)) == (0, 1)
+    await store.clock.advance(49)
+    assert await asyncio.wait_for(rest.pop(), 60)
 
 
 async def test_restarted_store_begins_without_credit_and_learns_the_limit_with_a_receive(store: Consuming) -> None:

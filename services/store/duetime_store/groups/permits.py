@@ -24,8 +24,8 @@ from duetime_format.errors import Violation, within
 
 from duetime_store.groups.fetch import FetchRequest
 
-# Receivers wake for the messages of this time, so that a fast rate does not wake one for each message.
-WAKE_MS = 20
+# Receivers wake for the messages of this time at most, so that a fast rate does not wake one for each message.
+WAKE_MS = 50
 
 
 class PermitBucket:
@@ -41,6 +41,7 @@ class PermitBucket:
         # Called at the next permits, for messages that wait for them while there are receivers.
         self._wakes: dict[Callable[[], None], None] = {}
         self._alarm: Timer | None = None
+        self._is_offered = False
         self._held_since_ms = 0
         self._held_ms = 0
 
@@ -81,9 +82,14 @@ class PermitBucket:
             self._credit = min(self._credit * self._cost // cost, self._capacity)
 
     @property
+    def _wake_ms(self) -> int:
+        """The time between two calls of receivers: a quarter of the burst, so that late ones lose no permits."""
+        return max(min(WAKE_MS, self._capacity // (4 * self._rate.count)), 1)
+
+    @property
     def wait_ms(self) -> int:
-        """Milliseconds until the next permits: one, or those of `WAKE_MS`."""
-        wanted = max(WAKE_MS * self._rate.count, self._cost)
+        """Milliseconds until the next permits: one, or those of a while."""
+        wanted = max(self._wake_ms * self._rate.count, self._cost)
         return max(-(-(min(wanted, self._capacity) - self._credit) // self._rate.count), 1)
 
     # --- messages that wait -----------------------------------------------------------------------------------------
@@ -95,16 +101,30 @@ class PermitBucket:
 
     def hold(self, wake: Callable[[], None]) -> None:
         """Calls `wake` once, at the next permits."""
+        self._set_alarm(wake, self.wait_ms)
+
+    def offer(self, wake: Callable[[], None]) -> None:
+        """As `hold`, for a receiver that looked and comes to take its messages: the first call that does not wait."""
+        self._is_offered = True
+        self._set_alarm(wake, max(self.wait_ms, self._wake_ms))
+
+    def accept(self) -> bool:
+        """Whether there was an offer, which is used up."""
+        offered, self._is_offered = self._is_offered, False
+        return offered
+
+    def _set_alarm(self, wake: Callable[[], None], delay_ms: int) -> None:
         self._wakes[wake] = None
         if self._alarm is None:
             self._held_since_ms = self._now_ms()
-            self._alarm = self._clock.call_later(self.wait_ms, self.release)
+            self._alarm = self._clock.call_later(delay_ms, self.release)
 
     def release(self) -> None:
         """Wakes all that wait: there are permits, or another rate."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._held_ms, self._alarm = self.held_ms, None
+        self._is_offered = False
         wakes, self._wakes = self._wakes, {}
         for wake in wakes:
             wake()

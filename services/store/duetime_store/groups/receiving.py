@@ -124,7 +124,7 @@ class GroupReceiver:
         """Whether there is something, after waiting for it."""
         if asked.lites:
             return await self._until_lites(asked, lambda keys, walk: self._fetch_lites(asked, keys, walk, peek=True))
-        return await self._until_found(asked, lambda line, walk: self._fetch(asked, line, walk, peek=True))
+        return await self._until_found(asked, lambda line, walk: self._fetch(asked, line, walk, peek=True), peek=True)
 
     async def take_exhausted(self, count: int, invisible_ms: int, wait_ms: float) -> list[OpenMessage]:
         """Leases exhausted messages, after waiting for the first; durable on return."""
@@ -150,7 +150,7 @@ class GroupReceiver:
         await self._flusher.events_durable()
 
     async def _until_found(
-        self, asked: FetchRequest, take: Callable[[WaiterLine, YieldingScan], FetchProgress]
+        self, asked: FetchRequest, take: Callable[[WaiterLine, YieldingScan], FetchProgress], *, peek: bool = False
     ) -> bool:
         """Fetches at each turn of this call, until it finds something or its time is over."""
         self._gate.check_write()
@@ -188,8 +188,8 @@ class GroupReceiver:
         finally:
             if waiter is not None:
                 line.waiters.remove(waiter)
-            if line.waiters and not self._is_held(asked) and self._may_have_more(asked):
-                line.wake()
+            if line.waiters and self._may_have_more(asked):
+                self._wake_next(asked, line, peek=peek)
 
     async def _until_lites(self, asked: FetchRequest, take: Take) -> bool:
         self._gate.check_write()
@@ -316,13 +316,18 @@ class GroupReceiver:
 
     def _is_next(self, asked: FetchRequest, line: WaiterLine) -> bool:
         """Whether a call that has not waited yet may fetch: those that wait for permits come first."""
-        if line.waiters and self._is_held(asked):
+        bucket = self.gates.permits.find(asked)
+        if line.waiters and bucket is not None and bucket.is_held and (asked.wait_ms or not bucket.accept()):
             return False
         return not asked.wait_ms or not line.is_waking
 
-    def _is_held(self, asked: FetchRequest) -> bool:
+    def _wake_next(self, asked: FetchRequest, line: WaiterLine, *, peek: bool) -> None:
+        """Wakes the next waiter, if there are permits for it: a call that only looked takes those that it found."""
         bucket = self.gates.permits.find(asked)
-        return bucket is not None and bucket.is_held
+        if bucket is None or not (peek or bucket.is_held):
+            line.wake()
+        elif peek:
+            bucket.offer(line.wake)
 
     def _fetch(self, asked: FetchRequest, line: WaiterLine, walk: YieldingScan, *, peek: bool) -> FetchProgress:
         """Fetches no more than the group's rate permits; holds the line if there are no permits."""
