@@ -164,7 +164,7 @@ races: setup ## proof: cancels, reschedules and replacements at the moment when 
 transactions: setup ## proof: transactions while gateway, store and producers are killed; TXS=20000 KILLS=60 SEED=
 	$(PROVE) $@ 'TXS=$(or $(TXS),20000) KILLS=$(or $(KILLS),60) $(BIN)/python -m tests.crash.transactions'
 
-k8s-test: setup ## proof: deploy/k8s on a real cluster: pods die, updates roll, 1,000 messages are accounted for; KUBECONFIG= K8S_LOAD=
+k8s-test: setup ## proof: deploy/k8s and the Helm chart on a real cluster: pods die, updates roll, 1,000 messages are accounted for; KUBECONFIG= K8S_LOAD=
 	$(PROVE) $@ 'tests/kubernetes/run'
 
 upgrade-test: setup ## proof: a loaded cluster of the last release is stopped or killed, and becomes this version's
