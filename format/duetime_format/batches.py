@@ -26,9 +26,10 @@ assert BATCH_BYTES_MAX <= _SIZE_MASK
 _WIDER = layout.tail_at(layout.SYS_BORN_V6) - layout.tail_at(0)
 
 
-def mark(start: int, size: int) -> int:
-    """The value of preparedTransactionOffset in the records of a batch of `size` bytes at position `start`."""
-    return _TAG << _TAG_SHIFT | size << _SIZE_SHIFT | start & _START_MASK
+def marks(starts: Ints, sizes: Ints) -> Ints:
+    """The values of preparedTransactionOffset in the records of batches of these sizes at these positions."""
+    found: Ints = _TAG << _TAG_SHIFT | sizes << _SIZE_SHIFT | starts & _START_MASK
+    return found
 
 
 def is_mark(value: int) -> bool:

@@ -25,6 +25,8 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _ID = record.UNIQ_KEY.encode() + b"\x01"
 # All times are before this one, in the year 2286.
 MS_END = 10**record.TIMER_OUT_DIGITS
+# Characters of an id that are those of all occurrences of one version; the others are the planned time.
+SERIES_CHARS = 21
 # Policies for missed occurrences.
 SKIP, ONE, ALL = "skip", "one", "all"
 
@@ -124,7 +126,13 @@ def with_schedule(properties: bytes, schedule: StoredSchedule, message_id: str) 
     return VALUE_END.join([*parts, _ID + message_id.encode(), _BEGINNING + schedule.encode()])
 
 
-def occurrence_id(topic: str, schedule: StoredSchedule, salt: str) -> str:
-    """The id of an occurrence: equal for equal arguments, and no other's."""
+def planned_id(topic: str, schedule: StoredSchedule) -> str:
+    """The id of the occurrence at the planned time: 32 hexadecimal digits. The last 11 are that time, the others are
+    those of the schedule's version, so that the next id is made from this one."""
+    return f"{occurrence_id(topic, schedule)[:SERIES_CHARS]}{schedule.planned:011X}"
+
+
+def occurrence_id(topic: str, schedule: StoredSchedule, salt: str = "") -> str:
+    """The id of an occurrence without a planned time: equal for equal arguments, and no other's."""
     own = (topic, schedule.name, schedule.seed, str(schedule.version), salt)
     return blake2b("\0".join(own).encode(), digest_size=16).hexdigest().upper()

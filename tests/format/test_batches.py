@@ -24,7 +24,7 @@ def spans(value: int, position: int, sys_flag: int = 0) -> list[tuple[int, int]]
 @given(start=st.integers(0, 1 << 44), size=st.integers(92, (1 << 24) - 1), at=st.integers(0, 1 << 24))
 def test_record_finds_the_batch_that_it_is_part_of(start: int, size: int, at: int) -> None:
     at = min(at, size - len(record.encode(Record("t", 0, b"", b""))))
-    value = batches.mark(start, size)
+    value = int(batches.marks(np.array([start]), np.array([size]))[0])
     assert batches.is_mark(value)
     assert spans(value, start + at) == [(start, start + size)]
     assert spans(value, start + size) == []
@@ -48,7 +48,7 @@ def test_marks_are_placed_and_found_in_runs(
     positions = run.starts + 7_000_000_000
     end = int(positions[3] + run.sizes[3])
     marks = np.zeros(5, np.int64)
-    marks[1:4] = batches.mark(int(positions[1]), end - int(positions[1]))
+    marks[1:4] = batches.marks(positions[1:2], end - positions[1:2])
     data = bytes(place(run, positions, [0], [0], 1, marks).data)
     placed = columns.take(data, 0, int(positions[0]))
     rows, starts, ends = batches.spans_of(placed)

@@ -15,6 +15,7 @@ from duetime_store.log.intake import parse
 from duetime_store.offline.export import export_directory
 from duetime_store.offline.verify import verify
 from duetime_store.writing import occurrences
+from duetime_store.writing.planner import PAUSE_MS
 from duetime_store.writing.promising import promise
 from duetime_store.writing.staging import CANCELLED, DUPLICATE, NOT_DUE, OK
 
@@ -283,7 +284,7 @@ def test_a_paused_schedule_is_never_delivered(shard: Shard) -> None:
     shard.flush()
     (one,) = pending(shard.store)
     assert (one.paused, one.planned) == (True, 0)
-    assert shard.store.lanes[LANE].next_due_at_ms() == shard.clock.wall_ms + occurrences.PAUSE_MS
+    assert shard.store.lanes[LANE].next_due_at_ms() == shard.clock.wall_ms + PAUSE_MS
 
 
 def test_a_rule_that_is_not_understood_any_more_pauses_the_schedule(shard: Shard) -> None:

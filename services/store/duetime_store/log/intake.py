@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 from duetime_core.errors import InvalidArgument, Violation
-from duetime_format import columns, layout, record
+from duetime_format import columns, following, layout, record
 from duetime_format.columns import Ints, RecordRun
 from duetime_format.errors import DamagedBytes
 from duetime_format.lanes import BOUND_TOPIC_NAMES, lane_of
@@ -40,11 +40,19 @@ class Intake(RecordRun):
     `batches`: the runs of records, [first, stop), each stored as a whole or not at all.
     """
 
-    __slots__ = ("_part", "batches")
+    __slots__ = ("_part", "_readings", "batches")
 
     batches: Sequence[tuple[int, int]]
     # The last part asked for, and its range: places are promised to records that fall due together.
     _part: tuple[tuple[int, int], "Intake"] | None
+    _readings: Ints | None
+
+    @property
+    def readings(self) -> Ints:
+        """Those of restored occurrences of schedules (duetime_format.following)."""
+        if self._readings is None:
+            self._readings = following.readings(self)
+        return self._readings
 
     @property
     def all_have_ids(self) -> bool:
@@ -105,7 +113,7 @@ def parse(data: bytes, batches: Sequence[tuple[int, int]] = ()) -> Intake:
     except DamagedBytes as error:
         raise InvalidArgument([Violation("records", error.text)], reason="RECORDS_INVALID") from error
     intake = Intake(run.data, run.position, run.end, run.keys, run.columns, run.entries, run.destinations)
-    intake.batches, intake._part = batches, None
+    intake.batches, intake._part, intake._readings = batches, None, None
     return intake
 
 

@@ -50,7 +50,7 @@ from duetime_store.reading.turns import ScanTurns
 from duetime_store.writing.ended import EndedEntry, UnsureEnd
 from duetime_store.writing.ends import replace, state_of
 from duetime_store.writing.flusher import Flusher
-from duetime_store.writing.occurrences import StagedOccurrence
+from duetime_store.writing.occurrences import StagedOccurrence, StagedOccurrences
 from duetime_store.writing.repeats import prepared_before
 from duetime_store.writing.staging import OK
 from duetime_store.writing.store import Store
@@ -90,7 +90,9 @@ class MessageReplacer:
         self._end_names = end_names
         # Due times of staged, unpublished entries, whose units do not have them yet.
         self._staged: dict[Place, int] = {}
+        self._staged_nexts: list[StagedOccurrences] = []
         store.occurrences.note = self.note_occurrence
+        store.occurrences.note_next = self.note_next
 
     async def replace(self, request: store_pb2.ReplaceRequest) -> store_pb2.ReplaceResponse:
         """Performs the replacements of each key and of each message in order; durable on return.
@@ -277,7 +279,7 @@ class MessageReplacer:
         if not self._keys.knows(job.name):
             return None
         old = self._keys.newest(job.name)
-        if old is not None and (old.lane, old.entry) in self._staged:
+        if old is not None and self.is_staged((old.lane, old.entry)):
             # A power cut might lose it and keep the new one, which ends no other: its predecessor would be pending
             # again.
             return None
@@ -339,7 +341,7 @@ class MessageReplacer:
         Raises:
             AlreadyExists: the message was sent with another content.
         """
-        if (lane, entry) in self._staged:
+        if self.is_staged((lane, entry)):
             return None
         sent, replaced = self._as_sent(lane, entry)
         if not is_same_send(sent, job.record, job.asked):
@@ -366,7 +368,7 @@ class MessageReplacer:
     # --- both -------------------------------------------------------------------------------------------------------
 
     def _due_at_ms(self, number: int, entry: int) -> int:
-        staged = self._staged.get((number, entry))
+        staged = self._staged_due((number, entry))
         unit = self._lanes[number].units(np.array([entry]))[0]
         return due_of(int(unit["tags"])) if staged is None else staged
 
@@ -425,9 +427,27 @@ class MessageReplacer:
         newest = Upsert(one.lane, one.entry, one.message_id, LATEST_MAX, is_schedule=True)
         self._note((one.lane, one.entry), one.due_at_ms, ((one.topic, one.name), newest), one.replaced)
 
+    def note_next(self, staged: StagedOccurrences) -> None:
+        """As `note_occurrence`, for occurrences that follow restored ones."""
+        settle_keys = self._keys.stage_next(staged)
+        self._staged_nexts.append(staged)
+
+        def settle(durable: bool) -> None:
+            self._staged_nexts.remove(staged)
+            settle_keys(durable)
+
+        self._store.staged.settles.append(settle)
+
     def is_staged(self, place: Place) -> bool:
         """Whether an entry is staged by a replacement, or by a restore, and not published."""
-        return place in self._staged
+        return self._staged_due(place) is not None
+
+    def _staged_due(self, place: Place) -> int | None:
+        """The due time of such an entry."""
+        for one in self._staged_nexts:
+            if one.lane == place[0] and 0 <= place[1] - one.first < len(one.due_at_ms):
+                return one.due_at_ms[place[1] - one.first]
+        return self._staged.get(place)
 
     def _lane_for(self, found: Record, place: Place | None) -> int:
         """The lane for any time of a record: the one that it names, or is in already, else by its id."""

@@ -16,7 +16,7 @@ from duetime_format.properties import decode_properties, number_of
 from duetime_format.record import Record
 from duetime_format.schedules import ALL, ONE, SKIP, StoredSchedule
 
-from duetime_store.writing.occurrences import PAUSE_MS
+from duetime_store.writing.planner import PAUSE_MS
 
 Schedule = schedules_pb2.Schedule
 SEED_BYTES = 4

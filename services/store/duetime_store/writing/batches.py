@@ -102,7 +102,10 @@ def marks_of(intake: Intake, positions: Ints) -> Ints | None:
     """The batch marks in the records' heads (duetime_format.batches). None: there is no batch."""
     if not intake.batches:
         return None
+    firsts, stops = np.array(intake.batches, np.int64).T
+    counts, lasts = stops - firsts, stops - 1
+    sizes = intake.starts[lasts] + intake.sizes[lasts] - intake.starts[firsts]
     marks = np.zeros(intake.count, np.int64)
-    for first, stop in intake.batches:
-        marks[first:stop] = batches.mark(int(positions[first]), span_bytes(intake, first, stop))
+    inner = np.repeat(firsts - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+    marks[inner] = np.repeat(batches.marks(positions[firsts], sizes), counts)
     return marks

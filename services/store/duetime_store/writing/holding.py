@@ -35,8 +35,8 @@ from duetime_store.writing.store import Store
 # A lane that has staged this many records in a put waits for the disk before its next put. A backlog with several
 # batches here at once therefore leaves room for other lanes in each flush.
 TURN_COUNT = 1_024
-# Occurrences of schedules staged at a time: each next one takes up to 0.4 ms, and other work goes between.
-OCCURRENCES_AT_ONCE = 128
+# Occurrences of schedules staged at a time, in some 3 ms; other work goes between.
+OCCURRENCES_AT_ONCE = 512
 # Far beyond the entries that a queue can have.
 ENTRY_MAX = 1 << 56
 NEVER_MS = 1 << 62
@@ -108,7 +108,7 @@ class RestoreHolder:
         done = promised = 0
         # Whether no other pending entry comes before the next one: checked again when one may have arrived.
         is_next = False
-        most = OCCURRENCES_AT_ONCE if holds(intake.data, NAME_ENDING) else intake.count
+        occurs = holds(intake.data, NAME_ENDING)
         while True:
             self._store.gate.check_write()
             if parts and undone_count != self._store.undone_count:
@@ -120,7 +120,7 @@ class RestoreHolder:
             # The store rejects records that are too early, or after a gap, together with the due ones.
             is_next = is_next or _may_come(lane, entries[done : done + 1])
             end = first_later if is_near and is_next else intake.count
-            stop = min(end, done + most)
+            stop = self._stop_of_step(intake, done, end) if occurs and end > done else end
             has_staged = stop > done
             if has_staged:
                 part, own = intake.part(done, stop), units[done:stop] if is_own else None
@@ -150,6 +150,11 @@ class RestoreHolder:
             # All others are gaps; the store says so in the outcome.
             parts.append(self._store.restore(intake.part(done, intake.count), lane, entries[done:]))
         return parts[0] if len(parts) == 1 else _joined(parts)
+
+    def _stop_of_step(self, intake: Intake, start: int, stop: int) -> int:
+        """The end of the records from `start` on that are staged at a time."""
+        part = intake.part(start, min(stop, start + OCCURRENCES_AT_ONCE))
+        return start + self._store.occurrences.planner.count_at_once(part, part.readings)
 
     def _promise_at_ms(self, dues: Ints, first: int) -> int:
         """The time at which to promise the records from `first` their places."""

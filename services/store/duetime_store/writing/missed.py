@@ -11,9 +11,11 @@ from duetime_core.telemetry.defects import defect
 from duetime_format import record
 from duetime_format.columns import holds
 from duetime_format.errors import DamagedBytes
+from duetime_format.following import KIND, MISSED, MISSED_POLICIES, ODD
 from duetime_format.lanes import TIMER_LANE_FIRST, is_timer_lane
+from duetime_format.limits import SCHEDULE_LATE_MS_MAX
 from duetime_format.restore import is_entry
-from duetime_format.schedules import NAME_ENDING, StoredSchedule, pending_schedule
+from duetime_format.schedules import NAME_ENDING, SKIP, StoredSchedule, pending_schedule
 from duetime_format.units import Ints, dues_of
 
 from duetime_store.lanes.lane import ShardLane
@@ -24,6 +26,8 @@ from duetime_store.writing.staging import OK
 from duetime_store.writing.store import Store
 
 log = structlog.get_logger()
+
+_SKIP = MISSED_POLICIES.index(SKIP)
 
 
 def pass_missed(store: Store, intake: Intake, lane: ShardLane, entries: Ints) -> None:
@@ -39,9 +43,11 @@ def pass_missed(store: Store, intake: Intake, lane: ShardLane, entries: Ints) ->
         return
     now_ms = store.clock.now_ms()
     dues = dues_of(lane.units(entries)["tags"])
+    found = intake.readings
+    is_late = (found[MISSED] == _SKIP) & (now_ms - dues > SCHEDULE_LATE_MS_MAX)
     missed = [
         index
-        for index in range(intake.count)
+        for index in np.flatnonzero(is_late | (found[KIND] == ODD)).tolist()
         if (schedule := pending_schedule(intake.properties(index))) and is_missed(schedule, int(dues[index]), now_ms)
     ]
     if not missed:

@@ -6,17 +6,19 @@ The two records of a batch are stored together or not at all (duetime_format.bat
 pending and n + 1 does not exist, or n is restored and n + 1 is pending; recovery needs no rule for schedules.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import structlog
 from duetime_core.planning import time_after
 from duetime_core.telemetry.defects import defect
 from duetime_format import record
 from duetime_format.columns import Ints, holds
+from duetime_format.following import KIND, ODD, Followed, follow
 from duetime_format.lanes import TIMER_LANE_FIRST, is_timer_lane
-from duetime_format.levels import DELAY_MS_MAX
 from duetime_format.limits import BATCH_BYTES_MAX, SCHEDULE_LATE_MS_MAX
 from duetime_format.names import TIMER_TOPIC
 from duetime_format.properties import as_text, value_of
@@ -29,19 +31,19 @@ from duetime_format.schedules import (
     StoredSchedule,
     occurrence_id,
     pending_schedule,
+    planned_id,
     with_schedule,
 )
 
 from duetime_store.lanes.lane import ShardLane
 from duetime_store.log.intake import Intake, parse
 from duetime_store.log.recent import RecentIds
+from duetime_store.writing.planner import PAUSE_MS, UNPLANNED, OccurrencePlanner
 from duetime_store.writing.staging import PutOutcome
 
 log = structlog.get_logger()
 
 FAULT_CHARS_MAX = 200
-# A paused occurrence waits this long: the longest delay, less a day for clocks that are set.
-PAUSE_MS = DELAY_MS_MAX - 86_400_000
 _REAL_TOPIC, _UNIQ_KEY = record.REAL_TOPIC.encode(), record.UNIQ_KEY.encode()
 
 
@@ -88,8 +90,9 @@ def as_occurrence(found: Record, schedule: StoredSchedule, now_ms: int) -> tuple
     """The message of an occurrence, with an id of its own, and its due time. `found`: a record of the schedule, with
     its destination in REAL_TOPIC and REAL_QID."""
     asked = RequestedDueTime(now_ms + PAUSE_MS if schedule.paused else schedule.planned, is_delay=False)
-    salt = f"paused {now_ms}" if schedule.paused else str(schedule.planned)
-    message_id = occurrence_id(topic_of(found), schedule, salt)
+    topic = topic_of(found)
+    is_paused = schedule.paused
+    message_id = occurrence_id(topic, schedule, f"paused {now_ms}") if is_paused else planned_id(topic, schedule)
     properties = with_schedule(found.properties, schedule, message_id)
     return replace(found, properties=properties, born_at_ms=now_ms, reconsume_times=0), asked
 
@@ -115,14 +118,14 @@ def occurrence(
     return replacing(own, TIMER_TOPIC, queue, asked, entry=entry, latest=LATEST_MAX), message_id
 
 
-@dataclass(frozen=True, slots=True)
-class _Next:
-    """An occurrence to stage beside a restored one."""
+class StagedOccurrences(NamedTuple):
+    """Staged, unpublished occurrences that follow restored ones: consecutive entries of a lane, from `first` on."""
 
-    encoded: bytes
-    message_id: str
-    topic: str
-    name: str
+    lane: int
+    first: int
+    due_at_ms: Sequence[int]
+    # Their topics, names and ids (duetime_format.following).
+    labels: bytes
 
 
 class OccurrenceStager:
@@ -132,67 +135,75 @@ class OccurrenceStager:
         """`segment_bytes_max`: the bytes of records that fit in a segment."""
         self._recent = recent
         self._bytes_max = min(segment_bytes_max, BATCH_BYTES_MAX)
-        # Notes each staged occurrence before its batch is flushed.
+        self.planner = OccurrencePlanner()
+        # Note staged occurrences before their batch is flushed.
         self.note: Callable[[StagedOccurrence], None] = lambda _: None
+        self.note_next: Callable[[StagedOccurrences], None] = lambda _: None
 
     def stage(
         self, stage: Callable[[Intake, PutOutcome], Ints], taken: Intake, stored: PutOutcome, lane: ShardLane
     ) -> bool:
         """Stages restored records of a lane by `stage`; `stored` gets their places. Returns whether there are next
         occurrences."""
-        nexts = _nexts(taken, lane, stored.stored_at_ms) if holds(taken.data, NAME_ENDING) else {}
-        if not nexts:
+        found = self._following(taken, lane, stored.stored_at_ms)
+        if found is None:
             stage(taken, stored)
             return False
-        parts: list[bytes] = []
-        batches: list[tuple[int, int]] = []
-        places: list[int] = []
-        firsts: list[int] = []
-        for index in range(taken.count):
-            own = taken.bytes_of(index)
-            if index in nexts:
-                encoded = nexts[index].encoded
-                firsts.append(len(parts))
-                if len(encoded) + len(own) <= self._bytes_max:
-                    batches.append((len(parts), len(parts) + 2))
-                else:
-                    log.error("occurrences too large to be stored in one step", schedule=nexts[index].name)
-                parts.append(encoded)
-            places.append(len(parts))
-            parts.append(own)
+        followed, has_next = found
+        own = np.arange(taken.count) + np.cumsum(has_next)
+        firsts = own[has_next] - 1
+        joined = parse(followed.records)
+        sizes = joined.sizes[firsts] + joined.sizes[firsts + 1]
+        if (fits := sizes <= self._bytes_max).all():
+            joined.batches = list(zip(firsts.tolist(), (firsts + 2).tolist(), strict=True))
+        else:
+            log.error("occurrences too large to be stored in one step", lane=lane.number, bytes=int(sizes.max()))
+            joined.batches = [(first, first + 2) for first in firsts[fits].tolist()]
         both = PutOutcome([], stored_at_ms=stored.stored_at_ms)
-        joined = parse(b"".join(parts), batches)
         positions = stage(joined, both)
-        stored.queue_offsets = [both.queue_offsets[at] for at in places]
+        places = np.array(both.queue_offsets)
+        stored.queue_offsets = places[own].tolist()
         self._recent.add_all(joined.id_hashes[firsts], positions[firsts], stored.stored_at_ms)
-        for first, one in zip(firsts, nexts.values(), strict=True):
-            place = joined.lane(first), both.queue_offsets[first], both.due_at_ms[first]
-            self.note(StagedOccurrence(one.topic, one.name, one.message_id, *place))
+        dues = np.array(both.due_at_ms)[firsts].tolist()
+        self.note_next(StagedOccurrences(lane.number, int(places[firsts[0]]), dues, followed.labels))
         return True
 
+    def _following(self, taken: Intake, lane: ShardLane, now_ms: int) -> tuple[Followed, npt.NDArray[np.bool_]] | None:
+        """The records with the next occurrences, and which of them have one. None: there are no next ones."""
+        if not is_timer_lane(lane.number) or not holds(taken.data, NAME_ENDING):
+            # A broker's sender may have set the property in another lane.
+            return None
+        planned = self.planner.plan(taken, taken.readings, now_ms)
+        rows = np.flatnonzero((planned == UNPLANNED) | (taken.readings[KIND] == ODD))
+        others = _others(taken, rows, lane, now_ms)
+        has_next = planned > 0
+        has_next[list(others)] = True
+        if not has_next.any():
+            return None
+        return follow(taken, np.maximum(planned, 0), lane.number, now_ms, others), has_next
 
-def _nexts(taken: Intake, lane: ShardLane, now_ms: int) -> dict[int, _Next]:
-    """The next occurrence of each restored one, by index."""
-    nexts: dict[int, _Next] = {}
-    if not is_timer_lane(lane.number):
-        # A broker's sender may have set the property.
-        return nexts
-    for index in range(taken.count):
+
+def _others(taken: Intake, rows: Ints, lane: ShardLane, now_ms: int) -> dict[int, tuple[bytes, bytes]]:
+    """The records and labels of next occurrences that are not made from the bytes of the restored ones, by index."""
+    found: dict[int, tuple[bytes, bytes]] = {}
+    for index in rows.tolist():
         schedule = pending_schedule(taken.properties(index))
         if schedule is None:
             continue
         try:
             following = next_of(schedule, now_ms)
             if following is not None:
-                found = record.decode(taken.bytes_of(index), check_crc=False)
-                encoded, message_id = occurrence(found, following, lane.number - TIMER_LANE_FIRST, now_ms)
-                nexts[index] = _Next(encoded, message_id, found.topic, following.name)
+                own = record.decode(taken.bytes_of(index), check_crc=False)
+                encoded, message_id = occurrence(own, following, lane.number - TIMER_LANE_FIRST, now_ms)
+                found[index] = encoded, "\x01".join((own.topic, following.name, message_id)).encode()
         except Exception as error:
             # One odd schedule must not block its lane: its last occurrence is delivered.
             defect(error, "planning the next occurrence", lane=lane.number, schedule=schedule.name)
-    return nexts
+    return found
 
 
 def has_next(intake: Intake, lane: ShardLane, now_ms: int) -> bool:
-    """Whether restored records have a next occurrence, which is staged with them."""
-    return holds(intake.data, NAME_ENDING) and bool(_nexts(intake, lane, now_ms))
+    """Whether restored records of a lane for any time have a next occurrence, which is staged with them."""
+    if not is_timer_lane(lane.number) or not holds(intake.data, NAME_ENDING):
+        return False
+    return bool(_others(intake, np.arange(intake.count), lane, now_ms))
