@@ -59,10 +59,12 @@ def system_of(name: str, peer: DueTime | Postgres, seconds: float) -> System:
     return System(name, order, peer.cluster.cpu_s, peer.python, peer.settings)
 
 
-def compare(systems: Sequence[System], turns: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """The medians of the turns, by number of clients and system, with DueTime's loads below."""
+def compare(
+    systems: Sequence[System], turns: int, say: Callable[[str], None], counts: Sequence[int] = COUNTS
+) -> dict[str, Any]:
+    """The medians of the turns, by number of clients and system."""
     found: dict[str, Any] = {}
-    for count in COUNTS:
+    for count in counts:
         results: dict[str, list[dict[str, float]]] = {system.name: [] for system in systems}
         for turn in range(turns):
             # The order alternates: the first one finds the machine as the other left it.
@@ -153,6 +155,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0, help="seconds of a turn")
+    parser.add_argument("--clients", type=int, nargs="+", default=COUNTS, metavar="N", help="default: 1 8 32 64")
     parser.add_argument("--base", type=Path, help="another tree, with its .venv")
     parser.add_argument(
         "--base-setting", action="append", default=[], metavar="NAME=VALUE", help="a setting of the base only"
@@ -184,7 +187,7 @@ def main() -> None:
                 del peers[each]
                 progress.print(f"{each} is skipped: {error}", style="yellow")
         systems = [system_of(each, peer, arguments.seconds) for each, peer in peers.items()]
-        found = compare(systems, arguments.turns, progress.print)
+        found = compare(systems, arguments.turns, progress.print, arguments.clients)
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=2) + "\n")
     draw_tables(lone_tables(found), Console(width=None if sys.stdout.isatty() else 130))

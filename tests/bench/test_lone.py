@@ -56,9 +56,8 @@ def test_medians_are_taken_for_each_system(monkeypatch: pytest.MonkeyPatch) -> N
         return dict.fromkeys(lone.FIGURES, next(rates) * count)
 
     monkeypatch.setattr(lone, "run", run)
-    monkeypatch.setattr(lone, "COUNTS", (1, 8))
     systems = [lone.System(name, Order("insert", "", "", 1.0), float) for name in ("a", "b")]
-    found = lone.compare(systems, 3, lambda _: None)
+    found = lone.compare(systems, 3, lambda _: None, (1, 8))
     assert order[:6] == ["a", "b", "b", "a", "a", "b"]
     assert [found[count][name]["rate"] for count in ("1", "8") for name in ("a", "b")] == [2.0, 20.0, 16.0, 160.0]
 

@@ -1,5 +1,5 @@
-"""Packs and streams under kill -9 of gateways and stores: each acknowledged message is stored once, each answered with
-an error at most once, and ordered messages keep their order.
+"""Packs, streams and lone sends under kill -9 of gateways and stores: each acknowledged message is stored once, each
+answered with an error at most once, and ordered messages keep their order.
 
 stored = acknowledged, and some of those whose answers were lost for good
 """
@@ -86,13 +86,15 @@ async def test_killed_gateways_and_stores_lose_and_double_nothing_that_travels_i
     cluster: Processes, dice: random.Random
 ) -> None:
     told = Told()
-    with Producer(cluster.address, timeout="60s") as plain:
+    with Producer(cluster.address, timeout="60s") as plain, Producer(cluster.address, timeout="60s") as alone:
         async with AsyncProducer(cluster.address, timeout="60s") as producer, asyncio.TaskGroup() as tasks:
             for sender in range(SENDERS):
                 tasks.create_task(told.send_bodies(producer, sender, ("1s", None, "700ms")[sender]))
             tasks.create_task(told.send_ordered(producer))
             for thread in range(THREADS):
                 tasks.create_task(asyncio.to_thread(told.send_from_thread, plain, thread))
+            # Its messages go out by blocking calls in its own thread.
+            tasks.create_task(asyncio.to_thread(told.send_from_thread, alone, THREADS))
             for _ in range(KILLS):
                 await asyncio.sleep(dice.uniform(0.3, 2.0))
                 await kill_one(cluster, dice.choice(("gateway", "gateway", "store")))

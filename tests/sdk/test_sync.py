@@ -184,7 +184,7 @@ def test_ctrl_c_at_any_moment_of_a_send_leaves_other_threads_sending(threaded_ta
 
 def test_an_interrupted_send_that_was_not_taken_is_not_sent(threaded_tap: Gateway, topic: str) -> None:
     with Producer(threaded_tap.address) as producer:
-        handing = producer._client._handing
+        handing = producer._client._threads._bridge
         calls = []
 
         def interrupted(take: Callable[[], None]) -> None:

@@ -27,7 +27,7 @@ from duetime.client.proxies import direct_options
 from duetime.client.tokens import TokenSource, credentials_for, showing
 from duetime.client.trust import Tls, followed_for
 from duetime.engine import choose_engine
-from duetime.tls import FollowingChannel
+from duetime.tls import FollowingChannel, Pems, credentials_of
 from duetime.v1 import gateway_pb2_grpc
 
 choose_engine()
@@ -140,6 +140,8 @@ class GatewayConnection:
         self.closed = False
         # The event loop of the first use.
         self._loop: asyncio.AbstractEventLoop | None = None
+        # Whether a channel was made, by this object or for blocking calls.
+        self._is_used = False
         self._channel: grpc.aio.Channel | None = None
         self._stub: gateway_pb2_grpc.GatewayStub | None = None
 
@@ -174,7 +176,7 @@ class GatewayConnection:
 
     @property
     def state(self) -> str:
-        return "closed" if self.closed else "unused" if self._channel is None else "open"
+        return "closed" if self.closed else "open" if self._is_used else "unused"
 
     def described(self, kind: str, **fields: object) -> str:
         """The `repr` of a client: `AsyncPuller(localhost:9800, topic='orders', open)`; without the token."""
@@ -185,15 +187,35 @@ class GatewayConnection:
     def channel(self) -> grpc.aio.Channel:
         self.check()
         if self._channel is None:
-            connections.note_opened()
+            self._note_use()
             self._channel = showing(self._make_channel(), self._credentials)
         return self._channel
+
+    def _note_use(self) -> None:
+        connections.note_opened()
+        self._is_used = True
 
     def _make_channel(self) -> grpc.aio.Channel:
         options = (*CHANNEL_OPTIONS, *direct_options(self.server))
         if self._followed is not None:
             return FollowingChannel(self._followed, self.server, options)
         return grpc.aio.insecure_channel(self.server, options=options)
+
+    @property
+    def pems(self) -> Pems | None:
+        """The current certificates for new connections; None: plain text."""
+        return None if self._followed is None else self._followed.now()
+
+    def make_blocking_channel(self, pems: Pems | None) -> grpc.Channel:
+        """Another channel, for blocking calls; its certificates stay the same."""
+        self._note_use()
+        options = (*CHANNEL_OPTIONS, *direct_options(self.server))
+        if pems is None:
+            channel = grpc.insecure_channel(self.server, options=options)
+        else:
+            channel = grpc.secure_channel(self.server, credentials_of(pems), options=options)
+        made: grpc.Channel = showing(channel, self._credentials)
+        return made
 
     @property
     def stub(self) -> gateway_pb2_grpc.GatewayStub:

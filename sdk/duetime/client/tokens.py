@@ -30,7 +30,8 @@ class Token:
 
     Arguments:
         source: the token; or a function that returns the current one, for tokens that expire. Every call to the server
-            calls the function on the client's event loop: it must return at once, from a cached copy.
+            calls the function, on the client's event loop or in the thread of a send: it must return at once, from a
+            cached copy, also if two threads call it.
         in_plain: whether the token may be sent to other machines without encryption.
     """
 

@@ -19,6 +19,11 @@ class Capacity:
         self._bytes = 0
         self._waiting: deque[tuple[int, int, asyncio.Future[None]]] = deque()
 
+    @property
+    def is_unused(self) -> bool:
+        """Whether nothing is in flight. Safe in any thread, where it may be out of date."""
+        return self._count == 0
+
     def try_acquire(self, count: int, size: int) -> bool:
         """Whether capacity was free at once."""
         if self._waiting or not self._fits(count, size):

@@ -66,11 +66,10 @@ class BatchDeliverer(Generic[T]):
 
     @staticmethod
     def _give_up(outcomes: list[T | DueTimeError], indices: Iterable[int], attempts: int, took_s: float) -> None:
-        tried = f"stopped retrying after {attempts} attempt{'s' if attempts > 1 else ''} in {took_s:.3g} s"
         for n in indices:
             error = outcomes[n]
             if isinstance(error, DueTimeError):
-                outcomes[n] = error.about(error.message_id, f"{error.text}; {tried}")
+                outcomes[n] = given_up(error, attempts, took_s)
 
     async def _request(self, batch: MessageBatch, deadline: float, attempt: int) -> Sequence[T | DueTimeError]:
         """One attempt: an outcome for each message."""
@@ -116,6 +115,12 @@ class BatchDeliverer(Generic[T]):
                 self._method, response_deserializer=self._response.FromString
             )
         return self._call
+
+
+def given_up(error: DueTimeError, attempts: int, took_s: float) -> DueTimeError:
+    """The last error of a message that is not retried again."""
+    tried = f"stopped retrying after {attempts} attempt{'s' if attempts > 1 else ''} in {took_s:.3g} s"
+    return error.about(error.message_id, f"{error.text}; {tried}")
 
 
 def for_each(error: DueTimeError, batch: MessageBatch) -> list[Any]:

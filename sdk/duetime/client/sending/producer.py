@@ -19,21 +19,20 @@ from duetime.client.sending.batch import whole_batches
 from duetime.client.sending.calls import Calls
 from duetime.client.sending.capacity import Capacity
 from duetime.client.sending.checking import UndecidedMessage
-from duetime.client.sending.delivery import BatchDeliverer
 from duetime.client.sending.ending import CancelProgress, PendingUpdater, Rescheduled
 from duetime.client.sending.gatherer import SendGatherer
 from duetime.client.sending.handing import ThreadBridge
 from duetime.client.sending.letters import MessageEncoder
+from duetime.client.sending.lone import ThreadSender
 from duetime.client.sending.many import BulkSender
 from duetime.client.sending.outcomes import OnError, Outcome, Outcomes, check_errors, judged, only
 from duetime.client.sending.packs import Bodies
-from duetime.client.sending.sends import SendDeliverer
+from duetime.client.sending.sends import SendDeliverer, whole_deliverer
 from duetime.client.sending.transacting import Ended, Prepared, ProducerTransactions
 from duetime.client.sending.transaction import AsyncTransaction
 from duetime.client.tokens import TokenSource
 from duetime.client.transaction import Decision, TransactionRef
 from duetime.client.trust import Tls
-from duetime.v1 import gateway_pb2
 
 PENDING_BYTES_MAX = 64 * 1024 * 1024
 
@@ -65,14 +64,13 @@ class AsyncProducer(ClosableClient):
         self._timeout = timeout_s = seconds(timeout, "timeout")
         self._capacity = Capacity(max_pending, PENDING_BYTES_MAX)
         self._sends = SendDeliverer(self._connection)
-        path = "/duetime.v1.Gateway/SendBatch"
-        whole: BatchDeliverer[Receipt] = BatchDeliverer(self._connection, path, gateway_pb2.SendBatchResponse, Receipt)
         self._letters = MessageEncoder()
         self._gatherer = SendGatherer(self._sends.deliver)
         self._ending = PendingUpdater(self._connection, timeout_s)
         self._calls = Calls(self._connection.check)
-        self._many = BulkSender(timeout_s, self._capacity, self._calls, self._sends, whole)
-        self._handing = ThreadBridge(timeout_s, self._capacity, self._calls, self._letters, self._gatherer)
+        self._many = BulkSender(timeout_s, self._capacity, self._calls, self._sends, whole_deliverer(self._connection))
+        bridge = ThreadBridge(timeout_s, self._capacity, self._calls, self._letters, self._gatherer)
+        self._threads = ThreadSender(self._connection, timeout_s, self._capacity, bridge)
         self._transacting = ProducerTransactions(self._connection, timeout_s, self._capacity, self._calls)
 
     async def send(
@@ -477,7 +475,9 @@ class AsyncProducer(ClosableClient):
         """Waits for pending sends, each up to its timeout, and for check handlers. Later sends raise Closed."""
         if not self._connection.can_be_closed():
             return
+        self._threads.end()
         await self._calls.drain()
+        await self._threads.close()
         await self._transacting.close()
         await self._gatherer.close()
         await self._sends.close()

@@ -15,7 +15,13 @@ from duetime.client.sending.stream import Stream
 from duetime.v1 import gateway_pb2
 
 _SEND = "/duetime.v1.Gateway/Send"
+_SEND_BATCH = "/duetime.v1.Gateway/SendBatch"
 _SEND_STREAM = "/duetime.v1.Gateway/SendStream"
+
+
+def whole_deliverer(connection: GatewayConnection) -> BatchDeliverer[Receipt]:
+    """Delivers batches that are stored all or none, by SendBatch."""
+    return BatchDeliverer(connection, _SEND_BATCH, gateway_pb2.SendBatchResponse, Receipt)
 
 
 class SendDeliverer(BatchDeliverer[Receipt]):

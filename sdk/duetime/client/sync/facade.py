@@ -53,10 +53,10 @@ class SyncSender(SyncClient):
     def send_message(self, message: Message) -> Receipt:
         """Sends one message, as `send` does."""
         if tracing.active is None:
-            outcome = self._client._handing.send(message, background.call)
+            outcome = self._client._threads.send(message, background.call)
         else:
             with tracing.active.sending(message) as carrying:
-                outcome = self._client._handing.send(carrying, background.call)
+                outcome = self._client._threads.send(carrying, background.call)
         if isinstance(outcome, DueTimeError):
             raise outcome
         return outcome
