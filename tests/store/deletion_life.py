@@ -154,12 +154,21 @@ class DeletionLife(PendingLife):
         asked = store_pb2.DeleteStoredTopicRequest(name=TOPIC, generation=self.generation, stage=stage)
         return await self.calls_of_topics.delete(asked)
 
+    def retain(self) -> None:
+        """Skipped after a failed call that has deleted the topic: its messages are neither there nor known to be gone."""
+        if self.is_gone or not self._has_deletion():
+            super().retain()
+
     # --- checks -------------------------------------------------------------------------------------------------------
+
+    def _has_deletion(self) -> bool:
+        known = self.store.queues.deletions.get(TOPIC)
+        return known is not None and known.generation >= self.generation
 
     def note_deletion(self) -> None:
         """The shard has the deletion: forgets everything that readers saw in the topic."""
         known = self.store.queues.deletions.get(TOPIC)
-        if known is None or known.generation < self.generation or self.is_gone:
+        if known is None or self.is_gone or not self._has_deletion():
             return
         self.is_gone = True
         # First offset of a new queue, by queue: after every offset that was read.
