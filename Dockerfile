@@ -1,5 +1,5 @@
 # The images of DueTime, one target each: docker build --target store .
-# Targets: gateway, store, scheduler, retry, console (servers) and spark (the data pipeline).
+# Targets: gateway, store, scheduler, retry, webhooks, console (servers) and spark (the data pipeline).
 # A builder without BuildKit runs every stage above its target, so the stages of `spark` alone are at the end.
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
@@ -116,6 +116,18 @@ EXPOSE 9804 9814 9824
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
     CMD ["python", "-P", "-m", "duetime_core.health", "127.0.0.1:9824"]
 ENTRYPOINT ["python", "-P", "-m", "duetime_retry"]
+
+FROM server AS webhooks
+ENV DUETIME_WEBHOOKS_HOST=0.0.0.0 \
+    DUETIME_WEBHOOKS_PORT=9805 \
+    DUETIME_WEBHOOKS_PROBE_PORT=9825 \
+    DUETIME_WEBHOOKS_METRICS_PORT=9816
+LABEL org.opencontainers.image.title="duetime/webhooks" \
+      org.opencontainers.image.description="DueTime: webhook worker, which posts messages to URLs"
+EXPOSE 9805 9816 9825
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
+    CMD ["python", "-P", "-m", "duetime_core.health", "127.0.0.1:9825"]
+ENTRYPOINT ["python", "-P", "-m", "duetime_webhooks"]
 
 FROM server AS console
 # A generated secret of sessions is stored below HOME: it ends with the container.

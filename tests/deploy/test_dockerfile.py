@@ -11,7 +11,7 @@ import yaml
 
 PROJECT = Path(__file__).resolve().parents[2]
 DOCKERFILE = (PROJECT / "Dockerfile").read_text()
-SERVERS = ("gateway", "store", "scheduler", "retry")
+SERVERS = ("gateway", "store", "scheduler", "retry", "webhooks")
 TARGETS = (*SERVERS, "console", "spark")
 
 

@@ -17,8 +17,9 @@ ROLES = {
     "console": "console",
     "backlog": "spark",
     "demo": "public",
+    "webhooks": "public",
 }
-SERVERS = tuple(name for name in ROLES if name not in ("backlog", "demo"))
+SERVERS = tuple(name for name in ROLES if name not in ("backlog", "demo", "webhooks"))
 TLS_DIR = "/etc/duetime/tls"
 CERTS_DIR = "/etc/duetime/certs"
 
@@ -93,6 +94,13 @@ def test_secure_process_stays_protected_at_any_published_address(name: str) -> N
         refuse_exposed(listener, insecure=False)
         assert listener.tls
         assert listener.authenticated
+
+
+def test_webhook_worker_listens_in_its_container_alone_and_needs_no_consent() -> None:
+    told = SERVICES["webhooks"]["environment"]
+    assert (told["DUETIME_WEBHOOKS_HOST"], told["DUETIME_INSECURE"]) == ("127.0.0.1", "")
+    assert told["DUETIME_WEBHOOKS_SERVER_CA_FILE"] == f"{TLS_DIR}/ca.crt"
+    assert told["DUETIME_SECRETS_KEY"] == SERVICES["gateway"]["environment"]["DUETIME_SECRETS_KEY"]
 
 
 def test_prometheus_reads_metrics_by_tls_and_knows_nothing_but_the_authority() -> None:

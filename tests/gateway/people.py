@@ -6,10 +6,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 import grpc
+from duetime_core.access.sealing import Seal
 from duetime_core.metadata import Database, upgrade
 from duetime_core.metadata import users as table
 from duetime_gateway.access.grants import ADMIN, admin_grant
-from duetime_gateway.access.sealing import Seal
 from duetime_gateway.access.signatures import sign
 from duetime_gateway.access.tokens import TokenParts, hash_of, new_token
 from google.rpc import error_details_pb2

@@ -81,6 +81,8 @@ EXPECTED = {
     **dict.fromkeys(("ListTopics", "ListGroups", "WhoAmI"), USERS),
     **dict.fromkeys(("ListFiles", "Export", "SetQuota", "ListQuotas", "RemoveQuota", "ListAuditEvents"), ()),
     **dict.fromkeys(("PauseLane", "ResumeLane"), ()),
+    **dict.fromkeys(("CreateWebhook", "UpdateWebhook", "ListWebhooks", "PauseWebhook", "ResumeWebhook"), ()),
+    **dict.fromkeys(("RotateWebhookSecret", "TestWebhook", "DeleteWebhook"), ()),
     **dict.fromkeys(("SendMessage", "RecallMessage"), (SEND,)),
     **dict.fromkeys(("QueryAssignment", "ReceiveMessage", "AckMessage", "SyncLiteSubscription"), (RECEIVE,)),
     **dict.fromkeys(("ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"), (RECEIVE,)),

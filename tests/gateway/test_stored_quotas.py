@@ -92,7 +92,16 @@ def test_data_that_a_call_may_store_is_counted(name: str) -> None:
 
 def test_methods_that_store_nothing_are_reads_or_change_the_database_alone() -> None:
     changes = {"SetQuota", "RemoveQuota", "PauseLane", "ResumeLane", "Heartbeat", "Telemetry"}
-    changes |= {"NotifyClientTermination", "SyncLiteSubscription", "Subscribe", "Backlog", "Export", "WhoAmI"}
+    changes |= {"CreateWebhook", "UpdateWebhook", "PauseWebhook", "ResumeWebhook", "RotateWebhookSecret", "TestWebhook"}
+    changes |= {
+        "DeleteWebhook",
+        "NotifyClientTermination",
+        "SyncLiteSubscription",
+        "Subscribe",
+        "Backlog",
+        "Export",
+        "WhoAmI",
+    }
     reads = {name for name, charge in ALL.items() if charge is STORES_NOTHING} - changes
     assert all(name.startswith(("Pull", "List", "Get", "Query", "Search", "Describe", "Trace")) for name in reads)
 

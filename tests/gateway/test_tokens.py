@@ -6,10 +6,10 @@ import secrets
 from typing import Any
 
 import pytest
+from duetime_core.access.sealing import Seal
 from duetime_core.errors import DataLoss, Overloaded, Unauthenticated
 from duetime_core.metadata.models import ACCESS_KEY_CHARS
 from duetime_gateway.access import verifying
-from duetime_gateway.access.sealing import Seal
 from duetime_gateway.access.signatures import check_signature, sign
 from duetime_gateway.access.tokens import fits, hash_of, new_access_key, new_token, parse_token
 from duetime_gateway.access.verifying import WAITING_OF_HOST_MAX, Fingerprints, Verifier

@@ -16,6 +16,7 @@ PACKAGES = {
     "duetime_store": "services/store/duetime_store",
     "duetime_scheduler": "services/scheduler/duetime_scheduler",
     "duetime_retry": "services/retry/duetime_retry",
+    "duetime_webhooks": "services/webhooks/duetime_webhooks",
     "duetime_spark": "spark/duetime_spark",
     "duetime_console": "console/duetime_console",
 }

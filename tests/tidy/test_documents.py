@@ -11,6 +11,7 @@ from duetime_console.settings import Settings
 from duetime_core import errors
 from duetime_core.errors import DueTimeError
 from duetime_format import limits
+from duetime_webhooks.settings import WebhookSettings
 
 from deploy.site.documents import rows
 from tests.tidy.sources import PACKAGES, PROJECT, content, files
@@ -63,13 +64,18 @@ def test_readme_of_the_console_lists_its_settings() -> None:
     assert missing(variables, document("console/README.md")) == []
 
 
+def test_readme_of_the_webhook_worker_lists_its_settings() -> None:
+    variables = {f"DUETIME_WEBHOOKS_{name.upper()}" for name in WebhookSettings.model_fields}
+    assert missing(variables, document("services/webhooks/README.md")) == []
+
+
 def test_all_services_are_checked() -> None:
     assert [entry.name for entry in NODES] == ["gateway", "retry", "scheduler", "store"]
 
 
 def test_operations_page_lists_every_metric() -> None:
     literal = re.compile(
-        r'"(duetime_(?:store|gateway|scheduler|retry|console|metadata|audit|build|calls?|gc)(?:_[a-z0-9_]+)?)"'
+        r'"(duetime_(?:store|gateway|scheduler|retry|webhooks|console|metadata|audit|build|calls?|gc)(?:_[a-z0-9_]+)?)"'
     )
     names = {
         name.removesuffix("_total")
@@ -105,7 +111,8 @@ def test_limits_page_names_every_limit() -> None:
     names = {name for name in vars(limits) if name.endswith(("_MAX", "_MIN"))} - NOT_LIMITS
     for entry in NODES:
         names |= {name for name in entry.load().settings_class.model_fields if name.endswith(("_max", "_max_bytes"))}
-    names |= {name for name in Settings.model_fields if name.endswith("_max")}
+    for settings in (Settings, WebhookSettings):
+        names |= {name for name in settings.model_fields if name.endswith("_max")}
     assert missing(names, document("docs/limits.md")) == []
 
 

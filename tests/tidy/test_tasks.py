@@ -40,6 +40,7 @@ ALLOWED = {
     "services/retry/duetime_retry/node.py": LOOPS,
     "services/scheduler/duetime_scheduler/lane.py": "pulls and puts: held by the lane's loop, cancelled in `finally`",
     "services/scheduler/duetime_scheduler/node.py": LOOPS,
+    "services/webhooks/duetime_webhooks/node.py": LOOPS,
     "services/store/duetime_store/recovery/checkpointer.py": RACE,
     "services/store/duetime_store/finding/finder.py": RACE,
     "services/store/duetime_store/node.py": LOOPS,

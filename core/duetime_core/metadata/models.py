@@ -23,6 +23,8 @@ USER_CHARS_MAX = 120
 TOKEN_ID_CHARS = 12
 ACCESS_KEY_CHARS = 24
 PATTERN_CHARS_MAX = TOPIC_CHARS_MAX
+WEBHOOK_CHARS_MAX = 64
+PAUSE_REASON_CHARS_MAX = 255
 
 
 class MetadataBase(DeclarativeBase):
@@ -191,6 +193,36 @@ class BacklogReportModel(MetadataBase):
     sources: Mapped[str] = mapped_column(Text)
     snapshots: Mapped[str] = mapped_column(Text)
     summary: Mapped[str] = mapped_column(Text)
+
+
+class WebhookModel(MetadataBase):
+    """A webhook. Written by gateways, except for the columns of reports, which workers write; both may pause it."""
+
+    __tablename__ = "webhooks"
+
+    name: Mapped[str] = mapped_column(String(WEBHOOK_CHARS_MAX), primary_key=True)
+    topic: Mapped[str] = mapped_column(String(TOPIC_CHARS_MAX))
+    group: Mapped[str] = mapped_column("consumer_group", String(GROUP_CHARS_MAX))
+    url: Mapped[str] = mapped_column(Text)
+    concurrency: Mapped[int]
+    timeout_ms: Mapped[int]
+    paused: Mapped[bool]
+    # The reason of a worker; empty: a caller paused it, or nobody.
+    pause_reason: Mapped[str] = mapped_column(String(PAUSE_REASON_CHARS_MAX))
+    # The signing secret, encrypted, and the one before it, which is used until a time. Empty: none.
+    sealed: Mapped[str] = mapped_column(String(255))
+    old_sealed: Mapped[str] = mapped_column(String(255))
+    old_ends_at_ms: Mapped[int] = mapped_column(BigInteger)
+    created_at_ms: Mapped[int] = mapped_column(BigInteger)
+    # Numbers of the last requested test and of the last one that a worker took; its result in JSON.
+    test_number: Mapped[int] = mapped_column(BigInteger)
+    test_taken: Mapped[int] = mapped_column(BigInteger)
+    test_result: Mapped[str] = mapped_column(Text)
+    # Reports of workers: their last read of this row, the last delivery and the last failure. 0: never.
+    worker_seen_at_ms: Mapped[int] = mapped_column(BigInteger)
+    delivered_at_ms: Mapped[int] = mapped_column(BigInteger)
+    failed_at_ms: Mapped[int] = mapped_column(BigInteger)
+    failure: Mapped[str] = mapped_column(Text)
 
 
 class AuditModel(MetadataBase):

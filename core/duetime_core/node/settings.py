@@ -53,7 +53,7 @@ SHARED_PREFIXES = (
 )
 # Used by commands outside the cluster's processes: a password does not belong on a command line.
 DATABASE_URL_VARIABLE = "DUETIME_DATABASE_URL"
-# The key that encrypts secrets of access keys in the metadata database.
+# The key that encrypts secrets of access keys and webhooks in the metadata database.
 SECRETS_KEY_VARIABLE = "DUETIME_SECRETS_KEY"
 
 

@@ -1,19 +1,25 @@
 """Checks before the cluster starts: its software, its directory, its ports."""
 
+import base64
 import errno
 import os
+import secrets
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
+from duetime.cli.files import write_private
 from duetime.client.errors import DueTimeError
 
 HOST = "127.0.0.1"
 # Wildcard addresses, and the loopback address of this machine for each.
 _ALL = {"0.0.0.0": HOST, "::": "::1"}  # noqa: S104 (listened on only where the user says so)
 LOCK_FILE = "lock"
+SECRETS_KEY_FILE = "secrets.key"
+_SECRETS_KEYS = ("DUETIME_SECRETS_KEY", "DUETIME_GATEWAY_SECRETS_KEY")
+_KEY_BYTES = 32
 _BACKLOG = 128
 _SERVER_PACKAGES = ("alembic", "numpy", "prometheus_client", "pydantic_settings", "sqlalchemy", "structlog")
 
@@ -64,6 +70,29 @@ def claimed(directory: Path) -> Iterator[None]:
         lock.write(f"{os.getpid()}\n")
         lock.flush()
         yield
+
+
+def secrets_key(data: Path, *, may_make: bool) -> dict[str, str]:
+    """The setting with the key that encrypts secrets of webhooks, from the data directory; empty: there is none, or the
+    environment has one.
+
+    Raises:
+        CannotStart: it can't be read or written.
+    """
+    if any(os.environ.get(name) for name in _SECRETS_KEYS):
+        return {}
+    path = data / SECRETS_KEY_FILE
+    try:
+        if may_make and not path.exists():
+            write_private(path, base64.b64encode(secrets.token_bytes(_KEY_BYTES)) + b"\n")
+            # A webhook whose key is lost in a power cut needs a new secret.
+            for each in (path, data):
+                number = os.open(each, os.O_RDONLY)
+                os.fsync(number)
+                os.close(number)
+        return {"secrets_key": path.read_text().strip()} if path.exists() else {}
+    except OSError as error:
+        raise CannotStart(f"can't use {path}: {(error.strerror or str(error)).lower()}") from error
 
 
 def address_of(host: str, port: int) -> str:

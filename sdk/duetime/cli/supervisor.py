@@ -5,8 +5,8 @@ schema ┐
 store  ┘                                 │    ▲
                                          └────┘ an ended process is restarted on its port
 
-A single process keeps this order itself (duetime_core.together). The console is a separate process. It starts once the
-others serve, and neither delays nor ends them.
+A single process keeps this order itself (duetime_core.together). The console and the webhook worker are separate
+processes. They start once the others serve, and neither delay nor end them.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ import typer
 from duetime_format.printing import echo
 
 from duetime.cli.child import Child, LocalService, exit_text, run
-from duetime.cli.preflight import HOST, CannotStart, Ports
+from duetime.cli.preflight import HOST, CannotStart, Ports, secrets_key
 from duetime.cli.rotation import CHECK_INTERVAL_S, rotate
 
 BACKOFF_S_MIN = 0.2
@@ -37,6 +37,7 @@ STORE_STOP_TIMEOUT_S = 30.0
 SHARD = 0
 CONSOLE = "console"
 CONSOLE_PORT = 9880
+WEBHOOKS = "webhooks"
 STORE = "store"
 
 
@@ -67,6 +68,9 @@ class ClusterOptions:
     no_console: Annotated[
         bool, typer.Option("--no-console", envvar="DUETIME_UP_NO_CONSOLE", help="Start no console.")
     ] = False
+    webhooks: Annotated[
+        bool, typer.Option("--webhooks", envvar="DUETIME_UP_WEBHOOKS", help="Start a webhook worker too.")
+    ] = False
     no_spares: Annotated[
         bool,
         typer.Option(
@@ -93,12 +97,14 @@ class ClusterSupervisor:
         database_url = f"sqlite:///{data / 'metadata.db'}"
         self._upgrade = ["-m", "duetime_core.metadata", "upgrade", "--database-url", database_url]
         self._ports = Ports()
+        self._secrets_key = secrets_key(data, may_make=options.webhooks)
         logs = data / "logs"
         self._metadata_log = logs / "metadata.log"
         listen = processes or options.inner_ports
         self._nodes = self._make_nodes(port, database_url, one_page=not processes, listen=listen)
         self.gateway = self._nodes[0]
         spares = not options.no_spares
+        self._extras: list[Child] = []
         if processes:
             self._children = [
                 Child(one.name, ["-m", f"duetime_{one.name}"], [one], logs, has_spare=spares) for one in self._nodes
@@ -107,12 +113,13 @@ class ClusterSupervisor:
             together = ["-m", "duetime_core.together", *(["--inner-ports"] if options.inner_ports else [])]
             self._children = [Child("cluster", together, self._nodes, logs, has_spare=spares)]
         self._page: LocalService | None = None
-        self._console: Child | None = None
         if not options.no_console:
             # Listens from now on: a browser that connects before the console serves waits.
             listener = self._console_listener(options.console_port)
             self._page = self._make_console(listener.getsockname()[1])
-            self._console = Child(CONSOLE, ["-m", "duetime_console"], [self._page], logs, listener)
+            self._extras.append(Child(CONSOLE, ["-m", "duetime_console"], [self._page], logs, listener))
+        if options.webhooks:
+            self._extras.append(Child(WEBHOOKS, ["-m", "duetime_webhooks"], [self._make_worker(database_url)], logs))
 
     def _make_nodes(self, port: int, database_url: str, *, one_page: bool, listen: bool) -> list[LocalService]:
         """The services in stop order: callers before callees, so that no last call fails."""
@@ -126,7 +133,7 @@ class ClusterSupervisor:
         store = node(STORE, {"data_dir": self.data / f"store-{SHARD}", "shard": SHARD})
         above = {"database_url": database_url, "stores": f"{SHARD}={store.address}"}
         retry, scheduler = node("retry", above), node("scheduler", above)
-        settings = above | {"retry_address": retry.address} | self._certified("gateway")
+        settings = above | {"retry_address": retry.address} | self._certified("gateway") | self._secrets_key
         if self._host != HOST:
             settings["metrics_host"] = HOST
         gateway = LocalService("gateway", take(port, self._host), page, settings, host=self._host)
@@ -146,6 +153,13 @@ class ClusterSupervisor:
         if self.ca is not None:
             settings["server_ca_file"] = self.ca
         return LocalService(CONSOLE, port, None, settings)
+
+    def _make_worker(self, database_url: str) -> LocalService:
+        take = self._ports.take
+        settings: dict[str, object] = {"database_url": database_url, "server": self.gateway.address}
+        if self.ca is not None:
+            settings["server_ca_file"] = self.ca
+        return LocalService(WEBHOOKS, take(), take(), {**settings, **self._secrets_key})
 
     def _certified(self, name: str) -> dict[str, str]:
         """Certificate settings of a service. Raises: CannotStart."""
@@ -193,20 +207,19 @@ class ClusterSupervisor:
         async with asyncio.TaskGroup() as tasks:
             for child in self._children:
                 tasks.create_task(_restart_forever(child))
-            if self._console is not None:
-                tasks.create_task(_run_forever(self._console))
+            for child in self._extras:
+                tasks.create_task(_run_forever(child))
             tasks.create_task(self._rotate())
 
     async def _rotate(self) -> None:
         while True:
-            children = [*self._children, *([self._console] if self._console is not None else [])]
-            for path in (*(child.log_path for child in children), self._metadata_log):
+            for path in (*(child.log_path for child in (*self._children, *self._extras)), self._metadata_log):
                 await asyncio.to_thread(rotate, path)
             await asyncio.sleep(CHECK_INTERVAL_S)
 
     async def stop(self) -> None:
-        if self._console is not None:
-            await self._console.stop(STOP_TIMEOUT_S)
+        for child in self._extras:
+            await child.stop(STOP_TIMEOUT_S)
         for child in self._children:
             await child.stop(sum(STORE_STOP_TIMEOUT_S if one.name == STORE else STOP_TIMEOUT_S for one in child.nodes))
         self._ports.close()

@@ -42,6 +42,7 @@ def up(
       duetime up --demo
       duetime up --data /var/tmp/duetime --port 0 --json
       duetime up --no-console
+      duetime up --webhooks                         with a worker for `duetime webhooks`
       duetime up --processes                        one process for each service, as in compose
       duetime up --inner-ports --json               prints the ports of store, scheduler and retry
       duetime up --certs certs                      clients: DUETIME_TLS_CA_FILE=certs/ca.crt, or --tls-ca

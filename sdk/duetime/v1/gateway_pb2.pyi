@@ -11,6 +11,7 @@ from duetime.v1 import retry_pb2 as _retry_pb2
 from duetime.v1 import schedules_pb2 as _schedules_pb2
 from duetime.v1 import subscriptions_pb2 as _subscriptions_pb2
 from duetime.v1 import transactions_pb2 as _transactions_pb2
+from duetime.v1 import webhooks_pb2 as _webhooks_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor

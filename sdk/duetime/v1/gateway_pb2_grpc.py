@@ -15,6 +15,7 @@ from duetime.v1 import retry_pb2 as duetime_dot_v1_dot_retry__pb2
 from duetime.v1 import schedules_pb2 as duetime_dot_v1_dot_schedules__pb2
 from duetime.v1 import subscriptions_pb2 as duetime_dot_v1_dot_subscriptions__pb2
 from duetime.v1 import transactions_pb2 as duetime_dot_v1_dot_transactions__pb2
+from duetime.v1 import webhooks_pb2 as duetime_dot_v1_dot_webhooks__pb2
 
 
 class GatewayStub(object):
@@ -365,6 +366,46 @@ class GatewayStub(object):
                 '/duetime.v1.Gateway/RemoveQuota',
                 request_serializer=duetime_dot_v1_dot_quotas__pb2.RemoveQuotaRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_quotas__pb2.RemoveQuotaResponse.FromString,
+                )
+        self.CreateWebhook = channel.unary_unary(
+                '/duetime.v1.Gateway/CreateWebhook',
+                request_serializer=duetime_dot_v1_dot_webhooks__pb2.CreateWebhookRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_webhooks__pb2.WebhookSecret.FromString,
+                )
+        self.UpdateWebhook = channel.unary_unary(
+                '/duetime.v1.Gateway/UpdateWebhook',
+                request_serializer=duetime_dot_v1_dot_webhooks__pb2.UpdateWebhookRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_webhooks__pb2.Webhook.FromString,
+                )
+        self.ListWebhooks = channel.unary_unary(
+                '/duetime.v1.Gateway/ListWebhooks',
+                request_serializer=duetime_dot_v1_dot_webhooks__pb2.ListWebhooksRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_webhooks__pb2.ListWebhooksResponse.FromString,
+                )
+        self.PauseWebhook = channel.unary_unary(
+                '/duetime.v1.Gateway/PauseWebhook',
+                request_serializer=duetime_dot_v1_dot_webhooks__pb2.WebhookRef.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_webhooks__pb2.Webhook.FromString,
+                )
+        self.ResumeWebhook = channel.unary_unary(
+                '/duetime.v1.Gateway/ResumeWebhook',
+                request_serializer=duetime_dot_v1_dot_webhooks__pb2.WebhookRef.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_webhooks__pb2.Webhook.FromString,
+                )
+        self.RotateWebhookSecret = channel.unary_unary(
+                '/duetime.v1.Gateway/RotateWebhookSecret',
+                request_serializer=duetime_dot_v1_dot_webhooks__pb2.RotateWebhookSecretRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_webhooks__pb2.WebhookSecret.FromString,
+                )
+        self.TestWebhook = channel.unary_unary(
+                '/duetime.v1.Gateway/TestWebhook',
+                request_serializer=duetime_dot_v1_dot_webhooks__pb2.WebhookRef.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_webhooks__pb2.Webhook.FromString,
+                )
+        self.DeleteWebhook = channel.unary_unary(
+                '/duetime.v1.Gateway/DeleteWebhook',
+                request_serializer=duetime_dot_v1_dot_webhooks__pb2.WebhookRef.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_webhooks__pb2.DeleteWebhookResponse.FromString,
                 )
         self.ListAuditEvents = channel.unary_unary(
                 '/duetime.v1.Gateway/ListAuditEvents',
@@ -926,6 +967,65 @@ class GatewayServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateWebhook(self, request, context):
+        """Creates a webhook, and returns its signing secret. Workers apply it, and each later change, within 2 s.
+        ALREADY_EXISTS (WEBHOOK_EXISTS), also if the answer of an earlier attempt was lost; RotateWebhookSecret then returns
+        a secret. NOT_FOUND: the topic does not exist. RESOURCE_EXHAUSTED (WEBHOOKS_EXHAUSTED): there are 256 webhooks.
+        FAILED_PRECONDITION (SECRETS_KEY_MISSING): the gateway has no key to encrypt the secret.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateWebhook(self, request, context):
+        """Changes URL or limits. Idempotent. This and all calls below: NOT_FOUND (WEBHOOK_NOT_FOUND).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListWebhooks(self, request, context):
+        """All webhooks, or one of them, with the reports of workers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PauseWebhook(self, request, context):
+        """Stops deliveries; messages wait in the topic. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeWebhook(self, request, context):
+        """Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RotateWebhookSecret(self, request, context):
+        """Replaces the signing secret. A repeated call replaces it again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TestWebhook(self, request, context):
+        """Asks the workers for a request with a test message. The result is in ListWebhooks once a worker has it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteWebhook(self, request, context):
+        """Deletes the webhook; topic and group are unchanged.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListAuditEvents(self, request, context):
         """The audit log: admin acts and rejections, newest first, page by page. An event is listed about a second after its
         call, while the metadata database answers. INVALID_ARGUMENT: a page token not returned by this call.
@@ -1278,6 +1378,46 @@ def add_GatewayServicer_to_server(servicer, server):
                     servicer.RemoveQuota,
                     request_deserializer=duetime_dot_v1_dot_quotas__pb2.RemoveQuotaRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_quotas__pb2.RemoveQuotaResponse.SerializeToString,
+            ),
+            'CreateWebhook': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateWebhook,
+                    request_deserializer=duetime_dot_v1_dot_webhooks__pb2.CreateWebhookRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_webhooks__pb2.WebhookSecret.SerializeToString,
+            ),
+            'UpdateWebhook': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateWebhook,
+                    request_deserializer=duetime_dot_v1_dot_webhooks__pb2.UpdateWebhookRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_webhooks__pb2.Webhook.SerializeToString,
+            ),
+            'ListWebhooks': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListWebhooks,
+                    request_deserializer=duetime_dot_v1_dot_webhooks__pb2.ListWebhooksRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_webhooks__pb2.ListWebhooksResponse.SerializeToString,
+            ),
+            'PauseWebhook': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseWebhook,
+                    request_deserializer=duetime_dot_v1_dot_webhooks__pb2.WebhookRef.FromString,
+                    response_serializer=duetime_dot_v1_dot_webhooks__pb2.Webhook.SerializeToString,
+            ),
+            'ResumeWebhook': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeWebhook,
+                    request_deserializer=duetime_dot_v1_dot_webhooks__pb2.WebhookRef.FromString,
+                    response_serializer=duetime_dot_v1_dot_webhooks__pb2.Webhook.SerializeToString,
+            ),
+            'RotateWebhookSecret': grpc.unary_unary_rpc_method_handler(
+                    servicer.RotateWebhookSecret,
+                    request_deserializer=duetime_dot_v1_dot_webhooks__pb2.RotateWebhookSecretRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_webhooks__pb2.WebhookSecret.SerializeToString,
+            ),
+            'TestWebhook': grpc.unary_unary_rpc_method_handler(
+                    servicer.TestWebhook,
+                    request_deserializer=duetime_dot_v1_dot_webhooks__pb2.WebhookRef.FromString,
+                    response_serializer=duetime_dot_v1_dot_webhooks__pb2.Webhook.SerializeToString,
+            ),
+            'DeleteWebhook': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteWebhook,
+                    request_deserializer=duetime_dot_v1_dot_webhooks__pb2.WebhookRef.FromString,
+                    response_serializer=duetime_dot_v1_dot_webhooks__pb2.DeleteWebhookResponse.SerializeToString,
             ),
             'ListAuditEvents': grpc.unary_unary_rpc_method_handler(
                     servicer.ListAuditEvents,
@@ -2440,6 +2580,142 @@ class Gateway(object):
         return grpc.experimental.unary_unary(request, target, '/duetime.v1.Gateway/RemoveQuota',
             duetime_dot_v1_dot_quotas__pb2.RemoveQuotaRequest.SerializeToString,
             duetime_dot_v1_dot_quotas__pb2.RemoveQuotaResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def CreateWebhook(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Gateway/CreateWebhook',
+            duetime_dot_v1_dot_webhooks__pb2.CreateWebhookRequest.SerializeToString,
+            duetime_dot_v1_dot_webhooks__pb2.WebhookSecret.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def UpdateWebhook(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Gateway/UpdateWebhook',
+            duetime_dot_v1_dot_webhooks__pb2.UpdateWebhookRequest.SerializeToString,
+            duetime_dot_v1_dot_webhooks__pb2.Webhook.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ListWebhooks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Gateway/ListWebhooks',
+            duetime_dot_v1_dot_webhooks__pb2.ListWebhooksRequest.SerializeToString,
+            duetime_dot_v1_dot_webhooks__pb2.ListWebhooksResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def PauseWebhook(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Gateway/PauseWebhook',
+            duetime_dot_v1_dot_webhooks__pb2.WebhookRef.SerializeToString,
+            duetime_dot_v1_dot_webhooks__pb2.Webhook.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ResumeWebhook(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Gateway/ResumeWebhook',
+            duetime_dot_v1_dot_webhooks__pb2.WebhookRef.SerializeToString,
+            duetime_dot_v1_dot_webhooks__pb2.Webhook.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def RotateWebhookSecret(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Gateway/RotateWebhookSecret',
+            duetime_dot_v1_dot_webhooks__pb2.RotateWebhookSecretRequest.SerializeToString,
+            duetime_dot_v1_dot_webhooks__pb2.WebhookSecret.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def TestWebhook(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Gateway/TestWebhook',
+            duetime_dot_v1_dot_webhooks__pb2.WebhookRef.SerializeToString,
+            duetime_dot_v1_dot_webhooks__pb2.Webhook.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def DeleteWebhook(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Gateway/DeleteWebhook',
+            duetime_dot_v1_dot_webhooks__pb2.WebhookRef.SerializeToString,
+            duetime_dot_v1_dot_webhooks__pb2.DeleteWebhookResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

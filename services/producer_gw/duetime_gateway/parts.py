@@ -24,6 +24,7 @@ from duetime_gateway.access.provider import Provider
 from duetime_gateway.administration.backlog import BacklogComparer
 from duetime_gateway.administration.groups import ConsumerGroups
 from duetime_gateway.administration.reports import JobReports
+from duetime_gateway.administration.webhooks import Webhooks
 from duetime_gateway.administration.work import GroupWork
 from duetime_gateway.consuming.leases import LeaseRouter
 from duetime_gateway.consuming.offsets import OffsetRouter
@@ -51,6 +52,7 @@ from duetime_gateway.face.send_service import SendService
 from duetime_gateway.face.subscription_service import SubscriptionService
 from duetime_gateway.face.topic_service import TopicService
 from duetime_gateway.face.transaction_service import TransactionService
+from duetime_gateway.face.webhook_service import WebhookService
 from duetime_gateway.finding.finder import GatewayFinder
 from duetime_gateway.metrics import BacklogMetrics, GatewayMetrics, QuotaMetrics
 from duetime_gateway.pending.asking import Holders
@@ -228,6 +230,7 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
         AnalysisService(shards, backlog, JobReports(database, shards, backlog), metrics),
         LaneService(shards, database),
         _make_schedules(base, routing, sender),
+        WebhookService(Webhooks(database, topics, clock, settings.seal)),
         AuditService(AuditTable(database)),
         IdentityService(),
     )

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from duetime_core.access.exposure import NodeListener
+from duetime_core.access.sealing import Seal
 from duetime_core.node.settings import StoreClientSettings, secrets_key_of_all
 from duetime_core.rpc.listening import NO_PORT
 from duetime_format.limits import QUEUE_COUNT_MAX, QUEUES_MAX_DEFAULT, REQUEST_BYTES_MAX, TOPICS_MAX_DEFAULT
@@ -11,7 +12,6 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from duetime_gateway.access.provider import Provider, check_url
-from duetime_gateway.access.sealing import Seal
 
 MIB = 1024 * 1024
 
@@ -96,8 +96,8 @@ class GatewaySettings(StoreClientSettings):
     )
     secrets_key: SecretStr = Field(
         default_factory=lambda: SecretStr(secrets_key_of_all()),
-        description="key for the secrets of access keys, 32 bytes in base64; several with commas; empty: signatures of "
-        "RocketMQ's clients are rejected; DUETIME_SECRETS_KEY sets it for all",
+        description="key for the secrets of access keys and webhooks, 32 bytes in base64; several with commas; empty: "
+        "signatures of RocketMQ's clients and new webhooks are rejected; DUETIME_SECRETS_KEY sets it for all",
     )
 
     rocketmq: bool = Field(True, description="whether RocketMQ 5's clients are served")

@@ -17,6 +17,7 @@ from urllib.parse import unquote
 import structlog
 from duetime_core.access.callers import Role, host_of
 from duetime_core.access.principal import Principal, serve_for
+from duetime_core.access.sealing import Seal
 from duetime_core.clock import Clock
 from duetime_core.errors import DataLoss, DueTimeError, Unauthenticated, Unavailable
 from duetime_format.hosts import is_loopback
@@ -27,7 +28,6 @@ from duetime_gateway.access.grants import EVERYTHING, NOTHING, Access
 from duetime_gateway.access.headers import read_headers
 from duetime_gateway.access.metrics import AccessMetrics
 from duetime_gateway.access.rules import UNNAMED, AllowedCallers, Rules
-from duetime_gateway.access.sealing import Seal
 from duetime_gateway.access.signatures import access_key_of, check_signature
 from duetime_gateway.access.tokens import parse_token
 from duetime_gateway.access.verifying import Fingerprints, Verifier

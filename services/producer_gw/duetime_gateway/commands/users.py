@@ -7,6 +7,7 @@ from duetime.cli.options import Json, watched
 from duetime.cli.output import iso, local, moment_or_none, now_ms, print_json, print_table
 from duetime.client.errors import DueTimeError as ClientError
 from duetime.client.message import delay_ms
+from duetime_core.access.sealing import Seal
 from duetime_core.metadata import users as table
 from duetime_core.metadata.models import ACCESS_KEY_CHARS
 from duetime_core.node.settings import SECRETS_KEY_VARIABLE, secrets_key_of_all
@@ -14,7 +15,6 @@ from duetime_format.printing import echo
 from sqlalchemy.orm import Session
 
 from duetime_gateway.access.grants import GROUP_PREFIX, admin_grant
-from duetime_gateway.access.sealing import Seal
 from duetime_gateway.access.tokens import TokenParts, hash_of, new_access_key, new_token
 from duetime_gateway.commands.shared import (
     Name,

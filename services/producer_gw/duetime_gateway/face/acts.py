@@ -5,7 +5,7 @@ The table has every call except health and reflection. Reads and calls that move
 
 from collections.abc import Mapping
 
-from duetime.v1 import consumer_pb2, export_pb2, gateway_pb2, pending_pb2, quotas_pb2, schedules_pb2
+from duetime.v1 import consumer_pb2, export_pb2, gateway_pb2, pending_pb2, quotas_pb2, schedules_pb2, webhooks_pb2
 from duetime_core.audit.events import Act
 from duetime_core.rpc import group_limits
 
@@ -82,6 +82,17 @@ def _file(request: export_pb2.ExportRequest) -> str:
     return f"file {request.path} of shard {request.shard}"
 
 
+def _new_webhook(request: webhooks_pb2.CreateWebhookRequest) -> str:
+    one = request.webhook
+    return f"webhook {one.name} of topic {one.topic}, group {one.group}"
+
+
+def _webhook(
+    request: webhooks_pb2.WebhookRef | webhooks_pb2.UpdateWebhookRequest | webhooks_pb2.RotateWebhookSecretRequest,
+) -> str:
+    return f"webhook {request.name}"
+
+
 _GATEWAY: Mapping[str, Act | None] = {
     "CreateTopic": Act(gateway_pb2.CreateTopicRequest, _topic),
     "DeleteTopic": Act(gateway_pb2.DeleteTopicRequest, _deleted_topic),
@@ -104,6 +115,13 @@ _GATEWAY: Mapping[str, Act | None] = {
     "RunSchedule": Act(schedules_pb2.RunScheduleRequest, _schedule),
     "SetQuota": Act(quotas_pb2.SetQuotaRequest, _set_quota),
     "RemoveQuota": Act(quotas_pb2.RemoveQuotaRequest, _quota),
+    "CreateWebhook": Act(webhooks_pb2.CreateWebhookRequest, _new_webhook),
+    "UpdateWebhook": Act(webhooks_pb2.UpdateWebhookRequest, _webhook),
+    "PauseWebhook": Act(webhooks_pb2.WebhookRef, _webhook),
+    "ResumeWebhook": Act(webhooks_pb2.WebhookRef, _webhook),
+    "RotateWebhookSecret": Act(webhooks_pb2.RotateWebhookSecretRequest, _webhook),
+    "TestWebhook": Act(webhooks_pb2.WebhookRef, _webhook),
+    "DeleteWebhook": Act(webhooks_pb2.WebhookRef, _webhook),
     "PauseLane": Act(gateway_pb2.PauseLaneRequest, _lane),
     "ResumeLane": Act(gateway_pb2.PauseLaneRequest, _lane),
     # Changes nothing, but exposes all messages.
@@ -126,6 +144,7 @@ _GATEWAY: Mapping[str, Act | None] = {
                 "ListDeadLetters",
                 "ListAuditEvents",
                 "ListQuotas",
+                "ListWebhooks",
                 "WhoAmI",
             ),
         )

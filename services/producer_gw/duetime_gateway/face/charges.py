@@ -62,6 +62,8 @@ CHARGES: Mapping[str, Rate] = {
             *("ListTransactions", "GetTransaction", "GetBacklogReport", "GetReports", "ListAuditEvents", "WhoAmI"),
             # Rows of the metadata database, written by admins.
             *("SetQuota", "ListQuotas", "RemoveQuota", "PauseLane", "ResumeLane"),
+            *("CreateWebhook", "UpdateWebhook", "ListWebhooks", "PauseWebhook", "ResumeWebhook"),
+            *("RotateWebhookSecret", "TestWebhook", "DeleteWebhook"),
         ),
         STORES_NOTHING,
     ),

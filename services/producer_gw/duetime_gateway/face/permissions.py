@@ -154,6 +154,15 @@ _GATEWAY = {
     "SetQuota": _ADMINS,
     "ListQuotas": _ADMINS,
     "RemoveQuota": _ADMINS,
+    # A webhook sends a topic's messages out of the cluster, from its network, with the worker's rights.
+    "CreateWebhook": _ADMINS,
+    "UpdateWebhook": _ADMINS,
+    "ListWebhooks": _ADMINS,
+    "PauseWebhook": _ADMINS,
+    "ResumeWebhook": _ADMINS,
+    "RotateWebhookSecret": _ADMINS,
+    "TestWebhook": _ADMINS,
+    "DeleteWebhook": _ADMINS,
     "Export": _ADMINS,
     # All topics share a lane.
     "PauseLane": _ADMINS,

@@ -1,6 +1,6 @@
 """Encrypts secrets that must be readable later: AES-256-GCM under the key of DUETIME_SECRETS_KEY.
 
-    v1.NONCE.CIPHERTEXT, in base64; the access key is authenticated too, so that secrets cannot be swapped between rows
+    v1.NONCE.CIPHERTEXT, in base64; the secret's name is authenticated too: no secret can be moved to another row
 
 The setting may hold several keys, separated by commas: the first encrypts, any decrypts. So a key can be rotated
 without downtime.
@@ -28,7 +28,7 @@ class Seal:
         self._ciphers = [AESGCM(_key_of(part.strip())) for part in text.split(",")]
 
     def close(self, name: str, secret: str) -> str:
-        """Encrypts the secret of an access key."""
+        """Encrypts a secret: an access key's, or a webhook's."""
         nonce = secrets.token_bytes(_NONCE_BYTES)
         sealed = self._ciphers[0].encrypt(nonce, secret.encode(), name.encode())
         return ".".join((_VERSION, _text(nonce), _text(sealed)))

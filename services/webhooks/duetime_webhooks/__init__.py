@@ -1,0 +1,1 @@
+"""The webhook worker: posts messages of topics to URLs, signed."""

@@ -1,0 +1,169 @@
+"""Requests to receivers: HTTP/1.1 over connections to checked addresses, which are kept for further requests.
+
+    URL ─▶ addresses of the host ─▶ NetworkRules ─▶ connection to one of them ─▶ TLS for the URL's host ─▶ POST
+
+Redirects are not followed, proxies of the environment are not used, and a response is read to a limit.
+"""
+
+import asyncio
+import ipaddress
+import socket
+import ssl
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpcore2
+
+from duetime_webhooks.addresses import Address, NetworkRules
+from duetime_webhooks.responses import SHOWN_BYTES, ReceiverResponse
+
+# A response up to this size is read to its end, so that the connection can be used again.
+RESPONSE_BYTES_MAX = 64 * 1024
+IDLE_S = 30.0
+# Addresses of a host that are tried, each for at most its part of the request's time.
+TRIED_MAX = 3
+# Threads for lookups of names: a name server that does not answer holds one until the system gives up.
+RESOLVERS = 16
+
+
+class DeliveryError(Exception):
+    """A request without a response; the text names neither path nor query of the URL, which may have secrets."""
+
+
+class AddressRefused(DeliveryError):
+    """The URL's host has no address to which webhooks may connect."""
+
+
+class NoResponse(DeliveryError):
+    """No connection, or no complete response in time."""
+
+
+class Poster:
+    """Sends the requests of all webhooks."""
+
+    def __init__(
+        self, rules: NetworkRules, *, ca_file: Path | None = None, allow_http: bool = False, requests_max: int
+    ) -> None:
+        """`ca_file`: CAs that are trusted beside the system's. `requests_max`: at once; others wait.
+
+        Raises:
+            OSError: the file can't be read.
+        """
+        context = ssl.create_default_context()
+        if ca_file is not None:
+            context.load_verify_locations(ca_file)
+        self._allow_http = allow_http
+        self._turns = asyncio.Semaphore(requests_max)
+        self._backend = _CheckedBackend(rules)
+        self._pool = httpcore2.AsyncConnectionPool(
+            ssl_context=context,
+            max_connections=requests_max,
+            max_keepalive_connections=requests_max,
+            keepalive_expiry=IDLE_S,
+            network_backend=self._backend,
+        )
+
+    async def post(
+        self, url: str, headers: Sequence[tuple[str, str]], body: bytes, timeout_s: float
+    ) -> ReceiverResponse:
+        """Sends one request, and returns once the response has arrived. Waiting for a turn takes none of its time.
+
+        Raises:
+            DeliveryError: there is no response.
+        """
+        if not self._allow_http and not url.startswith("https:"):
+            raise AddressRefused("http is not permitted: use https, or set DUETIME_WEBHOOKS_ALLOW_HTTP=1")
+        async with self._turns:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    return await self._post(url, headers, body, timeout_s)
+            except TimeoutError:
+                raise NoResponse(f"no complete response within {timeout_s:g} s") from None
+            except (httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.ProtocolError) as error:
+                raise NoResponse(_words(error)) from None
+
+    async def _post(
+        self, url: str, headers: Sequence[tuple[str, str]], body: bytes, timeout_s: float
+    ) -> ReceiverResponse:
+        timeouts = dict.fromkeys(("connect", "read", "write", "pool"), timeout_s)
+        # The scheme's name and the host may be in capitals.
+        sent = [("host", urlsplit(url).netloc), *headers]
+        async with self._pool.stream(
+            "POST", url, headers=sent, content=body, extensions={"timeout": timeouts}
+        ) as response:
+            beginning = bytearray()
+            read_bytes = 0
+            async for part in response.aiter_stream():
+                beginning += part[: SHOWN_BYTES - len(beginning)]
+                read_bytes += len(part)
+                if read_bytes > RESPONSE_BYTES_MAX:
+                    break
+            found = (value for name, value in response.headers if name.lower() == b"retry-after")
+            retry_after = next(found, b"").decode("latin-1")
+            return ReceiverResponse(response.status, retry_after, bytes(beginning))
+
+    async def close(self) -> None:
+        """Ends all connections."""
+        await self._pool.aclose()
+        self._backend.close()
+
+
+class _CheckedBackend(httpcore2.AsyncNetworkBackend):
+    """Connects to permitted addresses only."""
+
+    def __init__(self, rules: NetworkRules) -> None:
+        self._rules = rules
+        self._inner = httpcore2.AnyIOBackend()
+        self._resolvers = ThreadPoolExecutor(RESOLVERS, thread_name_prefix="resolver")
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        addresses = self._permitted(host, await self._resolve(host, port))[:TRIED_MAX]
+        part_s = None if timeout is None else timeout / len(addresses)
+        for address in addresses[:-1]:
+            with suppress(httpcore2.ConnectError, httpcore2.ConnectTimeout):
+                return await self._inner.connect_tcp(str(address), port, part_s, local_address, socket_options)
+        return await self._inner.connect_tcp(str(addresses[-1]), port, part_s, local_address, socket_options)
+
+    async def _resolve(self, host: str, port: int) -> list[Address]:
+        """The addresses of a host, without repetitions, in the system's order. Raises: NoResponse."""
+        try:
+            return [ipaddress.ip_address(host)]
+        except ValueError:
+            pass
+        loop = asyncio.get_running_loop()
+        kind = socket.AF_UNSPEC, socket.SOCK_STREAM
+        try:
+            found = await loop.run_in_executor(self._resolvers, socket.getaddrinfo, host, port, *kind)
+        except (OSError, UnicodeError) as error:
+            raise NoResponse(f"unknown host {host}: {_words(error)}") from None
+        return list(dict.fromkeys(ipaddress.ip_address(one[4][0]) for one in found))
+
+    def _permitted(self, host: str, addresses: Sequence[Address]) -> list[Address]:
+        """Raises: AddressRefused."""
+        reasons = {address: self._rules.refusal(address) for address in addresses}
+        permitted = [address for address, why in reasons.items() if not why]
+        if not permitted:
+            found = ", ".join(f"{address} ({why})" for address, why in list(reasons.items())[:TRIED_MAX])
+            raise AddressRefused(f"{host} is not a permitted address: {found}; see DUETIME_WEBHOOKS_PERMITTED_NETWORKS")
+        return permitted
+
+    def close(self) -> None:
+        self._resolvers.shutdown(wait=False, cancel_futures=True)
+
+
+def _words(error: BaseException) -> str:
+    """The text of an error of the network, or that of its cause."""
+    cause = error.__context__ if not str(error) and error.__context__ is not None else error
+    text = getattr(cause, "strerror", None) or str(cause) or type(error).__name__
+    return str(text)[:200]

@@ -1,0 +1,173 @@
+"""A worker delivers messages to a real HTTPS receiver, which verifies them with Standard Webhooks' library."""
+
+import json
+from typing import Any
+
+import pytest
+from duetime import AsyncDeadLetters, InvalidArgument
+from duetime.client.errors import DueTimeError
+from duetime.v1 import webhooks_pb2 as pb
+from duetime_webhooks import following
+from duetime_webhooks.settings import WebhookSettings
+from standardwebhooks.webhooks import Webhook
+
+from tests.webhooks.conftest import WebhookRig, until
+from tests.webhooks.receiver import OK, Answer, Received
+
+_DELIVERED = {"webhook": "paid", "outcome": "2xx"}
+
+
+def verify(received: Received, secret: str) -> Any:
+    return Webhook(secret).verify(received.body, received.headers)
+
+
+async def dead_letters(rig: WebhookRig) -> list[Any]:
+    async with AsyncDeadLetters(rig.cluster.address, group="hook") as letters:
+        return [one async for one in letters.list()]
+
+
+async def test_messages_arrive_signed_with_the_same_id_in_each_attempt(rig: WebhookRig) -> None:
+    secret = await rig.create()
+    rig.receiver.answer = lambda _: Answer(500) if len(rig.receiver.requests) == 0 else OK
+    await rig.worker()
+    receipt = await rig.producer.send("orders", {"order": 42})
+    first, second = await rig.receiver.until(2)
+    assert [verify(one, secret) for one in (first, second)] == [{"order": 42}] * 2
+    assert first.headers["webhook-id"] == second.headers["webhook-id"] == receipt.message_id
+    assert first.headers["content-type"] == "application/json"
+    found = await rig.until(lambda one: one.delivered_at_ms)
+    assert found.failure == "500 Internal Server Error"
+    assert found.worker_seen_at_ms > 0
+
+
+async def test_message_that_keeps_failing_is_a_dead_letter_with_the_response(rig: WebhookRig) -> None:
+    await rig.create(max_attempts=2)
+    rig.receiver.answer = lambda _: Answer(422, body=b"no such customer")
+    await rig.worker()
+    await rig.producer.send("orders", b"x")
+    (letter,) = await until(lambda: dead_letters(rig), len)
+    assert len(rig.receiver.requests) == 2
+    (*_, last) = letter.attempts
+    assert (last.error_type, last.error_message) == ("HttpError", "422 Unprocessable Entity: no such customer")
+
+
+async def test_gone_receiver_pauses_the_webhook_and_no_message_is_lost(rig: WebhookRig) -> None:
+    await rig.create(max_attempts=5)
+    rig.receiver.answer = lambda one: Answer(410) if one.path == "/hook" else OK
+    await rig.worker()
+    receipt = await rig.producer.send("orders", b"x")
+    found = await rig.until(lambda one: one.paused)
+    assert found.pause_reason == "the receiver answered 410 Gone"
+    count = len(rig.receiver.requests)
+    await rig.call("UpdateWebhook", pb.UpdateWebhookRequest(name="paid", url=rig.receiver.url("/new")))
+    resumed = await rig.call("ResumeWebhook", pb.WebhookRef(name="paid"))
+    assert (resumed.paused, resumed.pause_reason) == (False, "")
+    last = (await rig.receiver.until(count + 1))[-1]
+    assert (last.path, last.headers["webhook-id"]) == ("/new", receipt.message_id)
+
+
+async def test_rotation_signs_with_both_secrets_until_the_old_one_ends(rig: WebhookRig) -> None:
+    old = await rig.create()
+    request = pb.RotateWebhookSecretRequest(name="paid", old_valid_ms=3_600_000)
+    new = (await rig.call("RotateWebhookSecret", request)).secret
+    await rig.worker()
+    await rig.producer.send("orders", {"a": 1})
+    (both,) = await rig.receiver.until(1)
+    assert verify(both, old) == verify(both, new) == {"a": 1}
+    # A running delivery takes the change over.
+    newest = (await rig.call("RotateWebhookSecret", pb.RotateWebhookSecretRequest(name="paid"))).secret
+    assert len({old, new, newest}) == 3
+
+    async def sent() -> Received:
+        count = len(rig.receiver.requests)
+        await rig.producer.send("orders", {"a": 2})
+        return (await rig.receiver.until(count + 1))[-1]
+
+    last = await until(sent, lambda one: len(one.headers["webhook-signature"].split()) == 1)
+    assert verify(last, newest) == {"a": 2}
+
+
+async def test_paused_and_deleted_webhooks_send_nothing(rig: WebhookRig) -> None:
+    await rig.create()
+    await rig.call("PauseWebhook", pb.WebhookRef(name="paid"))
+    worker = await rig.worker()
+    await rig.producer.send("orders", b"x")
+    tested = await rig.call("TestWebhook", pb.WebhookRef(name="paid"))
+    assert (tested.test.number, tested.test.done) == (1, False)
+    found = await rig.until(lambda one: one.test.done)
+    assert (found.test.status, found.test.error) == (200, "")
+    assert [json.loads(one.body)["type"] for one in rig.receiver.requests] == ["duetime.test"]
+    await rig.call("ResumeWebhook", pb.WebhookRef(name="paid"))
+    await rig.receiver.until(2)
+    await rig.call("DeleteWebhook", pb.WebhookRef(name="paid"))
+    with pytest.raises(DueTimeError, match="there is no webhook paid"):
+        await rig.shown()
+
+    async def shown_paused() -> float | None:
+        return worker.registry.get_sample_value("duetime_webhooks_paused", {"webhook": "paid"})
+
+    await until(shown_paused, lambda value: value is None)
+    assert worker.registry.get_sample_value("duetime_webhooks_requests_total", _DELIVERED) == 2
+
+
+async def test_addresses_of_the_own_network_are_refused_by_default(rig: WebhookRig) -> None:
+    await rig.create()
+    await rig.worker(permitted_networks="")
+    await rig.producer.send("orders", b"x")
+    found = await rig.until(lambda one: one.failed_at_ms)
+    assert "127.0.0.1 (loopback)" in found.failure
+    await rig.call("TestWebhook", pb.WebhookRef(name="paid"))
+    tested = await rig.until(lambda one: one.test.done)
+    assert (tested.test.status, "loopback" in tested.test.error) == (0, True)
+    assert rig.receiver.connections == 0
+
+
+async def test_stopped_worker_releases_messages_to_another_one(rig: WebhookRig) -> None:
+    await rig.create()
+    rig.receiver.answer = lambda _: Answer(hangs=len(rig.receiver.requests) == 0)
+    first = await rig.worker()
+    receipt = await rig.producer.send("orders", b"x")
+    await rig.receiver.until(1)
+    await first.stop()
+    await rig.worker()
+    _, second = await rig.receiver.until(2)
+    assert second.headers["webhook-id"] == receipt.message_id
+
+
+async def test_secret_of_another_key_is_reported_and_not_used(rig: WebhookRig) -> None:
+    await rig.create()
+    await rig.worker(secrets_key="A" * 43 + "=")
+    found = await rig.until(lambda one: one.failure)
+    assert "cannot be decrypted with DUETIME_SECRETS_KEY" in found.failure
+    assert rig.receiver.requests == []
+
+
+async def test_error_that_ends_the_consumer_is_reported_and_repeated(
+    rig: WebhookRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rig.create()
+    refused: list[object] = []
+    make = following.WebhookDelivery._make_consumer
+
+    def fail_once(delivery: following.WebhookDelivery) -> Any:
+        if not refused:
+            refused.append(delivery)
+            raise InvalidArgument.of("token", "is not valid here")
+        return make(delivery)
+
+    monkeypatch.setattr(following.WebhookDelivery, "_make_consumer", fail_once)
+    await rig.worker()
+    await rig.producer.send("orders", b"x")
+    await rig.receiver.until(1)
+    assert "cannot receive: token: is not valid here" in (await rig.until(lambda one: one.failure)).failure
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("secrets_key", ""), ("secrets_key", "short"), ("permitted_networks", "10.0.0.0/99"), ("requests_max", 0)],
+)
+def test_wrong_settings_are_rejected(name: str, value: Any) -> None:
+    own = {"database_url": "sqlite:///x", "secrets_key": "A" * 43 + "="}
+    WebhookSettings(**own)
+    with pytest.raises(ValueError, match=name):
+        WebhookSettings(**{**own, name: value})
