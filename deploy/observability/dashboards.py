@@ -263,6 +263,24 @@ GROUPS = Dashboard(
                 (f"sum by (group) (rate(duetime_store_acknowledged_total{RATE}))", "{{group}}"),
             ),
         ),
+        (
+            panel(
+                "Requests of webhooks per second",
+                (
+                    f"sum by (webhook, outcome) (rate(duetime_webhooks_requests_total{RATE}))",
+                    "{{webhook}}: {{outcome}}",
+                ),
+            ),
+            panel(
+                "Requests of webhooks, p99",
+                (
+                    "histogram_quantile(0.99, "
+                    f"sum by (webhook, le) (rate(duetime_webhooks_request_seconds_bucket{RATE})))",
+                    "{{webhook}}",
+                ),
+                unit="s",
+            ),
+        ),
     ),
 )
 

@@ -133,7 +133,8 @@ def test_operations_page_lists_every_alert() -> None:
 def test_prometheus_scrapes_every_process_and_loads_the_rules() -> None:
     config = yaml.safe_load((FOLDER / "prometheus" / "prometheus.yml").read_text())
     jobs = {job["job_name"] for job in config["scrape_configs"]}
-    assert jobs == {"duetime-store", "duetime-gateway", "duetime-scheduler", "duetime-retry", "duetime-console"}
+    processes = ("store", "gateway", "scheduler", "retry", "webhooks", "console")
+    assert jobs == {f"duetime-{name}" for name in processes}
     for name in ("prometheus.yml", "secure.yml"):
         promtool("check", "config", "--syntax-only", FOLDER / "prometheus" / name)
 
