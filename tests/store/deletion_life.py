@@ -155,7 +155,7 @@ class DeletionLife(PendingLife):
         return await self.calls_of_topics.delete(asked)
 
     def retain(self) -> None:
-        """Skipped after a failed call that has deleted the topic: its messages are neither there nor known to be gone."""
+        """Skipped after a failed call that deleted the topic: its messages are neither there nor known to be gone."""
         if self.is_gone or not self._has_deletion():
             super().retain()
 
