@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bench import any_time, contest, history, lone, measure, report, rocketmq
+from bench import any_time, contest, history, lone, measure, report, rocketmq, schedules
 from bench.echo import echo_server
 from bench.figures import ONE_PROCESS, STOLEN_SHARE_MAX
 from bench.machine import Meanwhile, core_count, machine
@@ -106,6 +106,9 @@ def run(plan: contest.Plan, root: Path, names: list[str], extras: Extras, progre
         result["lone"] = _lone(plan, clusters, peers, progress)
         progress.print("cancels")
         result["any_time"] = {"cancels": any_time.all_cancels(sync)}
+        if plan.schedules:
+            progress.print(f"{plan.schedules:,} schedules")
+            result["any_time"]["schedules"] = schedules.measured(sync, plan.schedules, plan.lateness_seconds)
         progress.print("RocketMQ's calls")
         result["rocketmq"] = rocketmq.compare(sync, rocketmq.TURNS * plan.rounds, plan.seconds, plan.lateness_seconds)
         result |= {"cpu_us": rounds.cpu_us, "faults": rounds.faults, "memory": measure.memory(sync.cluster)}

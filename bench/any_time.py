@@ -97,7 +97,7 @@ def same_instant(duetime: DueTime, count: int, lateness_seconds: float) -> dict[
     # Whole seconds, with time to send them all.
     instant = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=count // INSTANT_RATE + 5)
 
-    entries = asyncio.run(_fill_instant(duetime.cluster.address, topic, instant, count))
+    entries = asyncio.run(fill_instant(duetime.cluster.address, topic, instant, count))
     if datetime.now(UTC) >= instant:
         raise WrongError("the instant came before all were sent")
     took_s = [0.0]
@@ -117,7 +117,7 @@ def same_instant(duetime: DueTime, count: int, lateness_seconds: float) -> dict[
     return result | {"restored_per_s": count / took_s[0]}
 
 
-async def _fill_instant(address: str, topic: str, instant: datetime, count: int) -> dict[str, int]:
+async def fill_instant(address: str, topic: str, instant: datetime, count: int) -> dict[str, int]:
     """Sends the messages; returns the entry of each id."""
     entries: dict[str, int] = {}
     async with grpc.aio.insecure_channel(address) as channel:

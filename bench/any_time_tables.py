@@ -9,6 +9,10 @@ CANCELS_MIN = 20_000
 # Limit of p99 beside many messages due at one instant, in multiples of the usual p99.
 BESIDE_INSTANT_MAX = 2.0
 PAGE_MS_MAX = 100.0
+# Limits of a schedule's occurrence, in multiples of a plain message's processor time, and of p99 beside many due.
+OCCURRENCE_MAX = 1.5
+BESIDE_SCHEDULES_MAX = 2.0
+KINDS = {"message": "plain message", "interval": "occurrence at an interval", "cron": "occurrence by a cron expression"}
 # Limits with millions pending: no cost beyond that of a level's lane measured at the same times.
 FILLED_RATE_MIN = 0.9
 
@@ -20,6 +24,8 @@ def any_time_tables(found: dict[str, Any]) -> list[Table]:
         tables.append(Table("cancels/s by receipt, batches of 1,024", ["", "value", "target"], _cancels(found)))
     if "instant" in found:
         tables.append(_instant(found["instant"]))
+    if "schedules" in found:
+        tables += [_occurrences(found["schedules"]), _beside_schedules(found["schedules"])]
     if "pending" in found:
         tables.append(_pending(found["pending"]))
     return tables
@@ -42,6 +48,30 @@ def _instant(found: dict[str, Any]) -> Table:
         )
         table.rows.append([name, f"{usual:.1f}", f"{beside:.1f}", target])
     table.rows.append(["delivered/s from the instant on, in order", "", f"{found['restored_per_s']:,.0f}", ""])
+    return table
+
+
+def _occurrences(found: dict[str, Any]) -> Table:
+    title = f"processor time from the lane to the topic in µs, {found['cost_count']:,} due at one instant"
+    table = Table(title, ["", "store", "scheduler", "multiple", "target"])
+    plain = sum(found["cpu_us"]["message"].values())
+    for kind, name in KINDS.items():
+        used = found["cpu_us"][kind]
+        multiple = sum(used.values()) / plain
+        target = "" if kind == "message" else f"<= {OCCURRENCE_MAX:g} {_met(multiple <= OCCURRENCE_MAX)}"
+        table.rows.append([name, f"{used['store']:.1f}", f"{used['scheduler']:.1f}", f"{multiple:.2f}", target])
+    return table
+
+
+def _beside_schedules(found: dict[str, Any]) -> Table:
+    title = f"lateness in ms at 1,000/s on a level beside {found['count']:,} schedules due in a minute"
+    table = Table(title, ["", "by itself", "beside them", "target"])
+    for name in PERCENTILES:
+        usual, beside = found["usual"][name], found["beside"][name]
+        is_met = _met(beside <= BESIDE_SCHEDULES_MAX * usual)
+        target = f"<= {BESIDE_SCHEDULES_MAX:g} times {is_met}" if name == "p99" else ""
+        table.rows.append([name, f"{usual:.1f}", f"{beside:.1f}", target])
+    table.rows.append(["schedules put/s", "", f"{found['put_per_s']:,.0f}", ""])
     return table
 
 

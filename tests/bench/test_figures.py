@@ -249,3 +249,13 @@ def test_modelled_rate_of_more_shards_follows_the_busiest_process() -> None:
         ["delayed, sent and received", "stores", "400,000", "2.8", "1.1", "0.4", "1.2"],
     ]
     assert modelled(a_result(a_round())).rows == []
+
+
+def test_occurrences_are_judged_by_messages_of_the_same_run() -> None:
+    used = {"message": {"store": 5.0, "scheduler": 3.0}, "interval": {"store": 8.0, "scheduler": 4.0}}
+    used["cron"] = {"store": 9.1, "scheduler": 3.0}
+    late = {name: {"p50": low, "p99": high, "p99.9": high} for name, low, high in (("usual", 1, 2), ("beside", 2, 4.1))}
+    found = {"count": 100_000, "cost_count": 20_000, "cpu_us": used, "put_per_s": 500.0, **late}
+    cost, lateness = any_time_tables({"schedules": found})
+    assert [row[3:] for row in cost.rows] == [["1.00", ""], ["1.50", "<= 1.5 met"], ["1.51", "<= 1.5 MISSED"]]
+    assert [row[3] for row in lateness.rows] == ["", "<= 2 times MISSED", "", ""]

@@ -10,6 +10,7 @@ from duetime_format import record
 from duetime_format.columns import entry_of
 from duetime_format.levels import DELAY_MS_MAX, DelayLevels
 from duetime_format.plans import PLAN_MS_MAX
+from duetime_format.properties import as_text, value_of
 from duetime_format.schedules import ALL, SKIP, schedule_of
 from duetime_store.log.intake import parse
 from duetime_store.offline.export import export_directory
@@ -243,6 +244,39 @@ def test_all_missed_occurrences_are_delivered(shard: Shard) -> None:
     assert planned(shard) == [START + number * MINUTE_MS for number in (1, 2, 3)]
     assert [one.planned for one in pending(shard.store)] == [START + 4 * MINUTE_MS]
     assert occur(shard).statuses == []
+
+
+def test_thousands_of_missed_occurrences_are_delivered_once(shard: Shard) -> None:
+    """40 schedules have 60 each; one has a name with escapes."""
+    names = ['odd "name"', *(f"s{number}" for number in range(39))]
+    for name in names:
+        begin(shard, every(shard.store, 1_000, name=name, missed=ALL))
+    shard.clock.wall_ms += 60_000
+    while (outcome := occur(shard)).statuses:
+        assert set(outcome.statuses) == {OK}
+        shard.flush()
+        # A past time falls due with the next ms.
+        shard.clock.wall_ms += 1
+    found = delivered(shard)
+    times: dict[str, list[int]] = {}
+    for one in found:
+        schedule = schedule_of(one.properties)
+        assert schedule is not None
+        times.setdefault(schedule.name, []).append(schedule.planned)
+    assert times == {name: [START + second * 1_000 for second in range(1, 61)] for name in names}
+    assert len({as_text(value_of(one.properties, b"UNIQ_KEY")) for one in found}) == 2_400
+    assert [one.planned for one in pending(shard.store)] == [START + 61_000] * 40
+    check_counts(shard.store)
+
+
+def delivered(shard: Shard) -> list[record.Record]:
+    """Records of the topic."""
+    queue, found = shard.store.queues.find("orders", 0), list[record.Record]()
+    while len(found) < queue.max_offset:
+        # A read ends with its file.
+        units = queue.read(len(found), queue.max_offset - len(found)).tolist()
+        found += [record.decode(shard.store.read_record(*unit[:2])) for unit in units]
+    return found
 
 
 @pytest.mark.parametrize(("late_ms", "is_delivered"), [(60_000, True), (60_001, False)])
