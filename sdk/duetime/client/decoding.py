@@ -235,7 +235,12 @@ def _read(wanted: str, read: Callable[[str], Any], *kinds: type) -> Convert:
 
 
 def _enum(kind: type[Enum]) -> Convert:
-    members = {_canonical(member.value): member for member in kind}
+    try:
+        members = {_canonical(member.value): member for member in kind}
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument.of("body", f"{kind.__name__} has a value that JSON can't hold: {error}") from error
+    if len(members) < len(kind):
+        raise InvalidArgument.of("body", f"{kind.__name__} has members that can't be distinguished in JSON")
 
     def convert(value: Any, place: str) -> Any:
         member = members.get(_canonical(value))

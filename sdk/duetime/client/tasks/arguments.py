@@ -11,15 +11,28 @@ Pydantic, if it is installed, takes the types that those rules do not know.
 import inspect
 import json
 from collections.abc import Callable, Mapping
+from enum import Enum
 from functools import partial
-from typing import Any, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from duetime.client.bodies import parsed
 from duetime.client.callables import is_asynchronous
 from duetime.client.decoding import Convert, TypeMismatch, decoder_for
 from duetime.client.errors import InvalidArgument
 from duetime.client.plain import adapter, faults_of
-from duetime.client.tasks.context import Context, Dependency, Occurrence, current, needs_loop, occurrence
+from duetime.client.tasks.context import (
+    Context,
+    Dependency,
+    Occurrence,
+    Provider,
+    current,
+    current_if_any,
+    needs_loop,
+    occurrence,
+    occurrence_if_any,
+)
+from duetime.client.tasks.fidelity import change
 
 
 class TaskSignature:
@@ -37,6 +50,8 @@ class TaskSignature:
         self.injected: dict[str, Dependency] = {}
         self._converts: dict[str, Convert] = {}
         self._dumps: dict[str, Callable[[Any], Any]] = {}
+        # Pydantic's types by parameter.
+        self._types: dict[str, Any] = {}
         self._needed: set[str] = set()
         if next(iter(signature.parameters), "") in ("self", "cls"):
             raise self._rejected("is a method, and a message has no object: make it a function")
@@ -46,10 +61,8 @@ class TaskSignature:
             if isinstance(parameter.default, Dependency):
                 self._check_provider(function, parameter.default)
                 self.injected[name] = parameter.default
-            elif hints.get(name) is Context:
-                self.injected[name] = Dependency(current)
-            elif is_scheduled and hints.get(name, Any if name == "occurrence" else None) in (Any, Occurrence):
-                self.injected[name] = Dependency(occurrence)
+            elif (provider := _provider(name, hints.get(name, Any), is_scheduled)) is not None:
+                self.injected[name] = Dependency(provider)
             elif is_scheduled and parameter.default is parameter.empty:
                 raise self._rejected(f"a schedule does not give {name!r}: give it a default")
             else:
@@ -66,25 +79,22 @@ class TaskSignature:
         except TypeError as error:
             raise TypeError(f"{self._text}: {error}") from None
 
-    def encoded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The body of a message.
-
-        Raises:
-            TypeError: the function does not take these arguments.
-            InvalidArgument: an argument has no form in JSON.
-        """
-        named = self.bound(args, kwargs)
+    def encoded(self, named: Mapping[str, Any]) -> dict[str, Any]:
+        """The body of a message with these arguments. Raises: InvalidArgument: one has no form in JSON."""
         try:
             return {name: self._dumps[name](value) if name in self._dumps else value for name, value in named.items()}
         except ValueError as error:
             raise InvalidArgument.of("arguments", f"{error}: {self._text}") from None
 
-    def check(self, body: bytes) -> None:
-        """Raises: InvalidArgument: a value does not fit its annotation."""
+    def check(self, body: bytes, named: Mapping[str, Any]) -> None:
+        """Raises: InvalidArgument: an argument does not fit its annotation, or would arrive as another value."""
         try:
-            self._converted(json.loads(body))
+            received = self._converted(json.loads(body))
         except TypeMismatch as error:
             raise InvalidArgument.of("arguments", f"{error}: {self._text}") from None
+        for name, value in received.items():
+            if changed := change(self._validated(name, named[name]), value, name):
+                raise InvalidArgument.of("arguments", f"{changed}: {self._text}")
 
     def decoded(self, body: bytes, content_type: str) -> dict[str, Any]:
         """The arguments in a message, by name.
@@ -110,6 +120,14 @@ class TaskSignature:
             raise TypeMismatch(f"{', '.join(sorted(named.keys() - converts.keys()))} is unknown")
         return {name: converts[name](value, name) for name, value in named.items()}
 
+    def _validated(self, name: str, value: Any) -> Any:
+        """An argument as its type leaves it: validators of pydantic's types may change it, for instance strip it."""
+        types = self._types.get(name)
+        try:
+            return value if types is None else types.validate_python(value)
+        except ValueError:
+            return value
+
     def _add(self, name: str, kind: Any, *, is_needed: bool) -> None:
         if is_needed:
             self._needed.add(name)
@@ -117,8 +135,11 @@ class TaskSignature:
             self._converts[name] = decoder_for(kind)
         except InvalidArgument as error:
             text = f"{name}: {error.violations[0].description}"
+            if isinstance(kind, type) and issubclass(kind, Enum):
+                raise self._rejected(text) from None
             try:
-                self._converts[name] = partial(_validated, adapter(kind))
+                self._types[name] = adapter(kind)
+                self._converts[name] = partial(_validated_json, adapter(kind))
                 self._dumps[name] = partial(adapter(kind).dump_python, mode="json")
             except ImportError:
                 raise self._rejected(f"{text}, without duetime[pydantic]") from None
@@ -149,7 +170,19 @@ class TaskSignature:
         return InvalidArgument.of("task", f"{self._name}: {text}")
 
 
-def _validated(types: Any, value: Any, place: str) -> Any:
+def _provider(name: str, hint: Any, is_scheduled: bool) -> Provider | None:
+    """The provider of a parameter that is injected because of its type, or of its name; None: a message has it."""
+    kinds = set(get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,))
+    is_optional = NoneType in kinds
+    kinds -= {NoneType}
+    if kinds == {Context}:
+        return current_if_any if is_optional else current
+    if is_scheduled and (kinds == {Occurrence} or (name == "occurrence" and hint is Any)):
+        return occurrence_if_any if is_optional else occurrence
+    return None
+
+
+def _validated_json(types: Any, value: Any, place: str) -> Any:
     try:
         return types.validate_json(json.dumps(value))
     except ValueError as error:

@@ -88,6 +88,18 @@ def occurrence() -> Occurrence:
     return _running().occurrence
 
 
+def current_if_any() -> Context | None:
+    """As `current`; None: no task runs."""
+    found = running.get(None)
+    return None if found is None else found.context
+
+
+def occurrence_if_any() -> Occurrence | None:
+    """As `occurrence`; None: no task runs."""
+    found = running.get(None)
+    return None if found is None else found.occurrence
+
+
 def _running() -> TaskRun:
     try:
         return running.get()

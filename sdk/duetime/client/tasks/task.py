@@ -103,11 +103,12 @@ class Task(Generic[P, R]):
 
         Raises:
             TypeError: the function does not take these arguments.
-            InvalidArgument: an argument does not fit its annotation, or has no form in JSON.
+            InvalidArgument: an argument does not fit its annotation, has no form in JSON, or would arrive as another
+                value.
         """
-        body = self._signature.encoded(args, kwargs)
-        message = Message(self.topic, body, tags=self.name, **self._send_options)
-        self._signature.check(message.body)
+        named = self._signature.bound(args, kwargs)
+        message = Message(self.topic, self._signature.encoded(named), tags=self.name, **self._send_options)
+        self._signature.check(message.body, named)
         return message
 
     def send(self, *args: P.args, **kwargs: P.kwargs) -> Receipt:
