@@ -290,6 +290,64 @@ def test_process_whose_code_holds_the_interpreter_is_replaced(tmp_path: Path, gr
         assert [run["attempt"] for run in work.runs()] == [1, 2]
 
 
+HOSTED = """
+    @app.task(process=True, retry="1s")
+    def render():
+        note("render")
+        if current().attempt == 1:
+            sum(range(10**13))
+
+    @app.task(process=True)
+    def wait_hosted(name: str):
+        wait(name)
+"""
+
+
+def test_time_limit_ends_the_process_of_a_task_and_not_the_worker(
+    tmp_path: Path, group: str, nodes: LocalCluster
+) -> None:
+    options = "--time-limit", "1s", "--metrics-port", "0"
+    with working(tmp_path, group, nodes, *options, code=SHOP + HOSTED) as work:
+        url = work.until_printed("health and metrics at (.*)/metrics")
+        work.send("render")
+        work.until_printed("TimeoutError: the handler has run for more than 1 s")
+        until(lambda: "\nduetime_worker_retried_total 1\n" in page(url, "/metrics")[1])
+        nodes.advance("2s")
+        work.until_run("render", "render")
+        assert [run["attempt"] for run in work.runs()] == [1, 2]
+        assert work.end() == 0
+    assert not [line for line in work.lines if "ended" in line]
+    assert not [run for run in work.runs() if alive(int(run["pid"]))]
+
+
+@pytest.mark.proof
+def test_drain_waits_for_a_task_in_a_process(tmp_path: Path, group: str, nodes: LocalCluster) -> None:
+    with working(tmp_path, group, nodes, code=SHOP + HOSTED) as work:
+        work.send("wait_hosted", name="gate")
+        work.until_run("begin gate")
+        pid = int(work.runs()[0]["pid"])
+        # As systemd does, to every process of the service.
+        os.kill(pid, signal.SIGTERM)
+        work.process.send_signal(signal.SIGTERM)
+        work.until_printed("stopping; 1 handlers are running")
+        (tmp_path / "gate").touch()
+        assert work.process.wait(DEADLINE_S) == 0
+        until(lambda: not alive(pid))
+    assert [run["text"] for run in work.runs()] == ["begin gate", "end gate"]
+
+
+@pytest.mark.proof
+def test_process_of_a_task_ends_with_a_killed_worker(tmp_path: Path, group: str, nodes: LocalCluster) -> None:
+    with working(tmp_path, group, nodes, code=SHOP + HOSTED) as work:
+        work.send("wait_hosted", name="gate")
+        work.until_run("begin gate")
+        work.send("run", text="one")
+        work.until_run("begin gate", "one")
+        hosted, worker = (int(run["pid"]) for run in work.runs())
+        os.kill(worker, signal.SIGKILL)
+        until(lambda: not alive(hosted))
+
+
 LEAVING = """
     if not Path("again").exists():
         Path("again").touch()

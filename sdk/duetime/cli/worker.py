@@ -65,6 +65,8 @@ class RunningTasks(Middleware):
 
     def __init__(self) -> None:
         self._starts: dict[LeasedMessage, float] = {}
+        # Tasks in processes, which have the time limit of these, and may wait for one.
+        self.hosted: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -81,7 +83,8 @@ class RunningTasks(Middleware):
     def longer_than(self, length_s: float) -> LeasedMessage | None:
         """The task that runs longest, if it has run for longer."""
         # A dict keeps the order of starts. The copy is one step of the interpreter, between those of the threads.
-        message, start = next(iter(list(self._starts.items())), (None, 0.0))
+        starts = ((one, start_s) for one, start_s in list(self._starts.items()) if one.tags not in self.hosted)
+        message, start = next(starts, (None, 0.0))
         return message if message is not None and time.monotonic() - start > length_s else None
 
 
@@ -193,6 +196,8 @@ def run(options: WorkerOptions) -> int:
         )
         assert isinstance(consumer, WorkerConsumer)
         consumer.options, consumer.running = options, running
+        running.hosted = {task.name for task in app.tasks.values() if task.options.process}
+        app.processes.modules = [options.app.partition(":")[0]]
         if options.puts_schedules:
             consumer.schedules = app.schedules(options.topics or None)
         consumer.reports = FileIO(options.report_fd, "w")

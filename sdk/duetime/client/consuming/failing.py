@@ -53,6 +53,15 @@ class Reject(Exception):
         super().__init__(reason)
 
 
+class HostedError(Exception):
+    """An exception of a task in another process: the name of its type, its text, and its trace as a text."""
+
+    def __init__(self, kind: str, text: str, trace: str) -> None:
+        super().__init__(text)
+        self.kind, self.trace = kind, trace
+        self.add_note(trace or kind)
+
+
 def decision_of(error: BaseException) -> BaseException:
     """The Reject or Retry within an exception group, such as an asyncio.TaskGroup's; else the error itself."""
     if not isinstance(error, BaseExceptionGroup):
@@ -77,6 +86,8 @@ def handler_error(error: BaseException) -> consumer_pb2.HandlerError:
     """An exception in the form that the server stores: cut to its limits; the end of the trace is kept."""
     if isinstance(error, Retry | Reject) and error.__cause__ is not None:
         error = error.__cause__
+    if isinstance(error, HostedError):
+        return consumer_pb2.HandlerError(type=error.kind, message=text_of(error), trace=error.trace)
     trace = ""
     if not isinstance(error, Retry | Reject):
         trace = "".join(traceback.format_exception(error, limit=-_FRAMES_MAX))

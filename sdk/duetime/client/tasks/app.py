@@ -1,5 +1,6 @@
 """An app: tasks by name, their messages, and the consumer that runs them."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,6 +23,7 @@ from duetime.client.sync.background import background
 from duetime.client.sync.clients import Producer
 from duetime.client.tasks.context import Provider
 from duetime.client.tasks.eager import EagerClock, EagerMessage, EagerQueue, EagerSchedule
+from duetime.client.tasks.processes import TaskProcesses, check_hosted
 from duetime.client.tasks.schedules import (
     EverySettings,
     SchedulePutter,
@@ -75,6 +77,7 @@ class App:
         self._server, self._token, self._tls = server, token, tls
         self._middleware = checked(middleware)
         self._unhandled = unhandled
+        self.processes = TaskProcesses(os.cpu_count() or 1)
         self._sender = TaskSender(partial(Producer, server, token=token, tls=tls), outbox)
 
     @overload
@@ -89,6 +92,7 @@ class App:
         retry: Backoff | None = None,
         max_attempts: int | None = None,
         timeout: Length | None = None,
+        process: bool = False,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
     def task(
@@ -100,6 +104,7 @@ class App:
         retry: Backoff | None = None,
         max_attempts: int | None = None,
         timeout: Length | None = None,
+        process: bool = False,
     ) -> Any:
         """Makes a function a task. Workers run coroutine functions on their event loop, others in threads.
 
@@ -109,19 +114,16 @@ class App:
             retry, max_attempts: times and number of the runs of a failed call, as `backoff` and `max_attempts` of
                 `Consumer.handler`; None: the group's.
             timeout: a call that runs longer has failed, and a coroutine is cancelled. None: no limit.
+            process: runs it in another process of the worker: for code that holds the interpreter. `timeout` ends that
+                process. For plain functions of a module, on Linux and macOS.
 
         Raises:
             InvalidArgument: an argument breaks its rule, the name is taken, or the function can't be a task: it has
                 `*args`, or a type that JSON can't hold.
         """
 
-        options = TaskOptions(
-            name or "",
-            topic or self.name,
-            retry,
-            max_attempts,
-            None if timeout is None else seconds(timeout, "timeout"),
-        )
+        timeout_s = None if timeout is None else seconds(timeout, "timeout")
+        options = TaskOptions(name or "", topic or self.name, retry, max_attempts, timeout_s, process=process)
         return partial(self._add, options) if function is None else self._add(options, function)
 
     def every(self, times: Length, **settings: Unpack[EverySettings]) -> Callable[[Callable[..., R]], Task[..., R]]:
@@ -138,7 +140,7 @@ class App:
                 or an interval of 1 s or more, such as "90s", which counts from its creation.
             zone, in_gap, in_fold: of a cron expression; see `ScheduleTimes`. Default: UTC.
             missed: occurrences of an outage of the server: "one" (default), "all" or "skip".
-            topic, name, retry, max_attempts, timeout: as for `task`.
+            topic, name, retry, max_attempts, timeout, process: as for `task`.
 
         The function's parameter `occurrence`, or one annotated with `Occurrence`, is the running one. Others need
         defaults, or are injected.
@@ -155,6 +157,7 @@ class App:
             settings.get("max_attempts"),
             None if timeout is None else seconds(timeout, "timeout"),
             found,
+            settings.get("process", False),
         )
         return partial(self._add, options)
 
@@ -163,6 +166,8 @@ class App:
         if isinstance(function, staticmethod):
             function = function.__func__
         check_function(function, "task")
+        if options.process:
+            check_hosted(function)
         name = tag_named("name", options.name or getattr(function, "__name__", ""))
         handler_policy(options.retry, options.max_attempts)
         if name in self.tasks:
@@ -220,6 +225,10 @@ class App:
             if task.topic in wanted:
                 options = task.options
                 timeout_s = min((one for one in (options.timeout_s, limit_s) if one is not None), default=None)
+                call = task.handler(timeout_s)
+                if options.process:
+                    # The pool has the time limit: it ends the process.
+                    call, timeout_s = self.processes.handler(task.__wrapped__, timeout_s), None
                 found.handler(
                     task.topic,
                     tag=task.name,
@@ -228,7 +237,7 @@ class App:
                     backoff=options.retry,
                     lease=timedelta(seconds=lease_s),
                     timeout=None if timeout_s is None else timedelta(seconds=timeout_s),
-                )(task.handler(timeout_s))
+                )(call)
         return found
 
     def run(self) -> None:
@@ -274,8 +283,9 @@ class App:
             self._sender.eager = before
 
     def close(self) -> None:
-        """Disconnects the producer; the next send connects again."""
+        """Disconnects the producer, and ends processes of tasks; the next send connects again."""
         self._sender.close()
+        self.processes.close()
 
     def __enter__(self) -> Self:
         return self

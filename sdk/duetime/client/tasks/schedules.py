@@ -51,6 +51,7 @@ class EverySettings(TypedDict, total=False):
     retry: Backoff
     max_attempts: int
     timeout: Length
+    process: bool
 
 
 def schedule_times(times: Length, settings: EverySettings) -> ScheduleTimes:

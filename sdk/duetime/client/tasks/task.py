@@ -52,6 +52,8 @@ class TaskOptions:
     timeout_s: float | None = None
     # The times of its schedule; None: it has none.
     times: ScheduleTimes | None = None
+    # Whether workers run it in a process of its own; see `processes.py`.
+    process: bool = False
 
 
 class Task(Generic[P, R]):
@@ -61,6 +63,7 @@ class Task(Generic[P, R]):
     """
 
     __name__: str
+    __wrapped__: Callable[..., Any]
 
     def __init__(
         self, function: Callable[P, R], options: TaskOptions, sender: TaskSender, overrides: Overrides

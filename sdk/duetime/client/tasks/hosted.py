@@ -1,0 +1,92 @@
+"""A process for tasks that hold the interpreter: `python -m duetime.client.tasks.hosted`, started by `processes.py`.
+
+It reads jobs from one pipe and answers each in another, a JSON line each. It ends when the first pipe closes, also in
+the middle of a job: the worker has ended, or does not want the result any more.
+"""
+
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+from base64 import b64decode
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from io import FileIO
+from typing import Any, cast
+
+from duetime.client.callables import check_returned
+from duetime.client.consuming.failing import Reject, Retry, decision_of, handler_error, text_of, without_own_frames
+from duetime.client.consuming.leased import LeasedMessage
+from duetime.client.message import moment
+from duetime.client.tasks.eager import EagerMessage
+from duetime.client.tasks.task import Task
+from duetime.v1 import message_pb2
+
+
+def run(options: dict[str, Any]) -> None:
+    """Runs jobs until the pipe closes. `options`: the search path, modules to import first, and both pipes."""
+    # A service manager signals all processes of a service: the worker drains, and this process with it.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    sys.path[:] = options["path"]
+    jobs: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(options["jobs_fd"], jobs.put), daemon=True).start()
+    answers = FileIO(options["answers_fd"], "w")
+    for answer in _answers(options["first"], jobs):
+        sys.stdout.flush()  # the end of the process would lose it
+        answers.write(json.dumps(answer).encode() + b"\n")
+
+
+def _read(fd: int, put: Callable[[dict[str, Any]], None]) -> None:
+    with open(fd, "rb") as lines:
+        for line in lines:
+            put(json.loads(line))
+    os._exit(0)
+
+
+def _answers(modules: list[str], jobs: "queue.SimpleQueue[dict[str, Any]]") -> Iterator[dict[str, Any]]:
+    try:
+        for module in modules:
+            import_module(module)
+    except BaseException as error:
+        yield _failure(error)
+        return
+    yield {}
+    while True:
+        try:
+            _call(jobs.get())
+        except BaseException as error:
+            yield _failure(error)
+        else:
+            yield {}
+
+
+def _call(job: dict[str, Any]) -> None:
+    found: Any = import_module(job["module"])
+    for part in job["name"].split("."):
+        found = getattr(found, part)
+    if not isinstance(found, Task):
+        raise TypeError(f"{job['module']}.{job['name']} is {type(found).__name__}, not a task")
+    stored = message_pb2.StoredMessage.FromString(b64decode(job["message"]))
+    due_at, planned_at = (None if job[name] is None else moment(job[name]) for name in ("due_at_ms", "planned_at_ms"))
+    message = EagerMessage(stored, job["attempt"], due_at, planned_at=planned_at)
+    check_returned(found.handler(job["timeout_s"])(cast("LeasedMessage", message)))
+
+
+def _failure(error: BaseException) -> dict[str, Any]:
+    """The neutral form of an exception: classes of the app and pickled objects stay here."""
+    decision = decision_of(error)
+    without_own_frames(decision)
+    cause = handler_error(decision)
+    answer = {"type": cause.type, "text": cause.message, "trace": cause.trace}
+    if isinstance(decision, Retry):
+        return answer | {"decision": "retry", "after_s": decision.after_s, "reason": text_of(decision)}
+    if isinstance(decision, Reject):
+        return answer | {"decision": "reject", "reason": text_of(decision)}
+    return answer | {"decision": "fail"}
+
+
+if __name__ == "__main__":
+    run(json.loads(sys.argv[1]))
