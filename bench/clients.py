@@ -3,8 +3,9 @@
 import asyncio
 import threading
 import time
+from collections.abc import Hashable
 
-from duetime import AsyncProducer, Consumer, LeasedMessage, Producer
+from duetime import App, AsyncProducer, Consumer, LeasedMessage, Producer
 
 from bench.load import WARM_UP_S, closed_loop
 from bench.peers import BODY
@@ -12,6 +13,9 @@ from bench.peers import BODY
 # Concurrent handlers.
 CONCURRENCY = 1_024
 SILENCE_S = 15.0
+# Calls of tasks in one send, and the text of each.
+TASKS_AT_ONCE = 4_096
+TEXT = BODY.decode()
 
 
 async def one_by_one(address: str, topic: str, *, tasks: int, seconds: float) -> float:
@@ -52,28 +56,60 @@ async def handle(address: str, topic: str, *, count: int) -> float:
     Raises:
         RuntimeError: a message came twice, or not all came.
     """
-    consumer = Consumer(address, group=f"{topic}-handlers")
-    ids: set[str] = set()
-    taken, heard, done = 0, time.monotonic(), asyncio.Event()
+    consumer, ids = Consumer(address, group=f"{topic}-handlers"), Arrivals(count)
 
     @consumer.handler(topic, concurrency=CONCURRENCY)
     async def note(message: LeasedMessage) -> None:
-        nonlocal taken, heard
         ids.add(message.id)
-        taken, heard = taken + 1, time.monotonic()
-        if taken == count:
-            done.set()
 
-    started = time.perf_counter()
+    return await _rate(consumer, topic, ids)
+
+
+async def run_tasks(address: str, topic: str, *, count: int) -> float:
+    """As `handle`, of an App with an empty task of two arguments, which are sent before."""
+    app, numbers = App(f"{topic}-app", address), Arrivals(count)
+
+    @app.task(topic=topic)
+    async def note(number: int, text: str) -> None:
+        numbers.add(number)
+
+    async with AsyncProducer(address) as producer:
+        for first in range(0, count, TASKS_AT_ONCE):
+            calls = [note.message(number, TEXT) for number in range(first, min(first + TASKS_AT_ONCE, count))]
+            await producer.send_many(calls)
+    return await _rate(app.consumer(concurrency=CONCURRENCY), topic, numbers)
+
+
+class Arrivals:
+    """The expected arrivals of a topic, by id or by number."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.taken = 0
+        self.heard_s = time.monotonic()
+        self.done = asyncio.Event()
+        self.different: set[Hashable] = set()
+
+    def add(self, name: Hashable) -> None:
+        self.different.add(name)
+        self.taken, self.heard_s = self.taken + 1, time.monotonic()
+        if self.taken == self.count:
+            self.done.set()
+
+
+async def _rate(consumer: Consumer, topic: str, arrivals: Arrivals) -> float:
+    """Messages/s from the start of a consumer on. Raises: RuntimeError: as `handle`."""
+    started, arrivals.heard_s = time.perf_counter(), time.monotonic()
     async with consumer:
-        while not done.is_set() and time.monotonic() - heard < SILENCE_S:
+        while not arrivals.done.is_set() and time.monotonic() - arrivals.heard_s < SILENCE_S:
             try:
                 async with asyncio.timeout(1):
-                    await done.wait()
+                    await arrivals.done.wait()
             except TimeoutError:
                 continue
     # The block ends when all finished handlers are acknowledged.
     took_s = time.perf_counter() - started
-    if not taken == len(ids) == consumer.stats.handled == count:
-        raise RuntimeError(f"{topic}: {taken} came, {len(ids)} different ones, {consumer.stats.handled} acknowledged")
-    return count / took_s
+    taken, different, acknowledged = arrivals.taken, len(arrivals.different), consumer.stats.handled
+    if not taken == different == acknowledged == arrivals.count:
+        raise RuntimeError(f"{topic}: {taken} came, {different} different ones, {acknowledged} acknowledged")
+    return arrivals.count / took_s

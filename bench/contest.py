@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bench.clients import from_threads, handle, one_by_one
+from bench.clients import from_threads, handle, one_by_one, run_tasks
 from bench.consume import consume, stock
 from bench.consumer import Arrivals, Consumer, consumer
 from bench.figures import ONE_PROCESS, PERCENTILES, RATES, SLOW_RATE
@@ -208,6 +208,10 @@ class Contest:
         cluster.make_topic(topic)
         await stock(cluster.cluster.address, topic, self.plan.handled_count)
         figures["handled"] = await handle(cluster.cluster.address, topic, count=self.plan.handled_count)
+        self.say(f"run: {name}")
+        topic = f"run-{number}"
+        cluster.make_topic(topic)
+        figures["run"] = await run_tasks(cluster.cluster.address, topic, count=self.plan.handled_count)
         for kind, groups, count in (
             ("received", 1, self.plan.received_count),
             ("received by ten", 10, self.plan.received_by_ten_count),

@@ -46,6 +46,7 @@ FIGURES = [
     Figure("received", "received and acknowledged, leases of 1,024, one group, messages/s"),
     Figure("received by ten", "the same by ten groups of one topic, deliveries/s"),
     Figure("handled", "handled by a Consumer's empty coroutine, messages/s"),
+    Figure("run", "run by an App's empty coroutine of two arguments, messages/s"),
     Figure("accepted", "accepted with a delay, batches of 256, messages/s"),
     Figure("accepted messages", "the same, with Message objects built meanwhile, messages/s"),
     Figure("scattered", "the same, each with a delay of its own, messages/s"),
@@ -78,6 +79,7 @@ TARGETS = [
     Target("sustained", "echo", 0.15),
     Target("received", "echo", 0.15),
     Target("transactions", "duetime", 0.25),
+    Target("run", "duetime", 0.8),
     Target("all or none", "duetime", 1.0),
     # The ids may cost 5 %.
     Target("without ids", "duetime", 1 / 0.95, at_most=True),
@@ -125,7 +127,7 @@ class Floor:
 
 
 # Figures of the SDK's ways in and out.
-SDK_FIGURES = ("producer", "bodies", "tasks", "threads", "handled", "received", "received by ten")
+SDK_FIGURES = ("producer", "bodies", "tasks", "threads", "handled", "run", "received", "received by ten")
 FLOORS = [
     Floor("threads", 15_000),
     Floor("handled", 60_000),
@@ -140,7 +142,7 @@ ECHO_FIGURES = dict.fromkeys(_OF_BATCHES, "batch") | dict.fromkeys(_OF_PACKS, "p
 # Figures of one system alone are compared with this.
 _BESIDE_PLAIN = ("plain again", "all or none", "without ids")
 BESIDE_BATCHES = ("transactions", *_BESIDE_PLAIN)
-_SAME = {"transactions": "batch"} | dict.fromkeys(_BESIDE_PLAIN, "plain")
+_SAME = {"transactions": "batch", "run": "handled"} | dict.fromkeys(_BESIDE_PLAIN, "plain")
 # The highest cost of a delivery to one of ten groups, in multiples of one to the only group.
 TEN_GROUPS_COST_MAX = 2.0
 

@@ -26,6 +26,12 @@ async def test_handled_messages_have_a_rate(cluster: DueTime, monkeypatch: pytes
     assert await clients.handle(cluster.cluster.address, "handled", count=500) > 0
 
 
+async def test_run_tasks_have_a_rate(cluster: DueTime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "SILENCE_S", 60.0)
+    cluster.make_topic("run")
+    assert await clients.run_tasks(cluster.cluster.address, "run", count=5_000) > 0
+
+
 @pytest.mark.proof
 async def test_single_sends_have_a_rate(cluster: DueTime) -> None:
     cluster.make_topic("singles")
