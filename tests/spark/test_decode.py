@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from duetime_format import layout, record
-from duetime_format.batches import mark as batch_mark
+from duetime_format.batches import marks
 from duetime_format.record import Record
 from duetime_shard.walk import DamagedRecord, SegmentBlank, SkippedBytes, scan_runs
 from duetime_spark.decoding import decode
@@ -177,7 +178,7 @@ def test_all_fields_of_a_record(make: Callable[..., Any]) -> None:
 
 
 def test_record_of_a_batch_has_no_prepared_offset(make: Callable[..., Any]) -> None:
-    mark = batch_mark(BASE, 400)
+    mark = int(marks(np.array([BASE]), np.array([400]))[0])
     for flag, expected in ((0, 0), (layout.SYS_TRANSACTION_PREPARED, mark), (layout.SYS_TRANSACTION_ROLLBACK, mark)):
         found = Record("orders", 0, b"body", b"", sys_flag=flag, prepared_transaction_offset=mark)
         (row,) = whole(encoded(found, BASE, with_crc=True), make)
