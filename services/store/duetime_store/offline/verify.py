@@ -7,6 +7,7 @@ index        each entry against its record; chains, slots, headers
 config       JSON files, our checkpoint
 lanes        marks of ended entries against the records that ended them; orders and counts, as far as they are kept
 half messages    marks of ends against the records that ended them; the file of open transactions against the marks
+schedules    one pending occurrence of each; a delivered one has its next one
 
 Traces of a kill are noted, and are not damage: a torn record at the end of the log, units of missing records, records
 that are not in their queues yet.
@@ -44,6 +45,7 @@ from duetime_store.offline.indexcheck import IndexCheck, message_of
 from duetime_store.offline.lanecheck import LaneCheck
 from duetime_store.offline.ordercheck import OrderCheck
 from duetime_store.offline.report import DamagedMessage, VerifyReport
+from duetime_store.offline.schedulecheck import ScheduleCheck
 from duetime_store.offline.unitcheck import UnitCheck, unit_place
 from duetime_store.recovery import checkpoint
 from duetime_store.recovery.checkpoint import Checkpoint
@@ -96,6 +98,7 @@ class _Verifier:
         self._units = [UnitCheck(one, report, self._report_damage) for one in queues]
         self._index = IndexCheck(state, report, lambda position: self._bad_at(position) is not None)
         self.halves = HalfCheck(state, report)
+        self._schedules = ScheduleCheck(state, report)
         # Positions of plans that can't be read.
         self._unread_plans: list[int] = []
         self._bad: list[_DamagedPart] = []
@@ -107,6 +110,7 @@ class _Verifier:
             self._see(item)
             progress(item_end(item))
         self._index.finish()
+        self._schedules.finish()
         self._state.log.forget_vanished()
         self._bad = [bad for bad in self._bad if bad.position >= self._state.min_position]
         self._report_left_over()
@@ -131,6 +135,7 @@ class _Verifier:
             for units in self._units:
                 units.see_run(item, facts)
             self._index.see_run(item)
+            self._schedules.see(item, facts)
         elif isinstance(item, SkippedBytes):
             self._bad.append(_DamagedPart(item.position, item.size, item.damage, DamagedMessage()))
         elif isinstance(item, SegmentBlank):

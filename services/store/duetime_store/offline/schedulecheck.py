@@ -1,0 +1,130 @@
+"""Compares the occurrences of each schedule with each other: one is pending at most, and a delivered one has its next.
+
+n + 1, delivered n          a batch of the log: the record of the next occurrence precedes that of the delivered one
+delivered n alone           broken, unless n was the last of the listed times
+two pending for one name    doubled: each of them would have a next one
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from duetime_format.columns import RecordRun, holds
+from duetime_format.lanes import TIMER_LANE_FIRST, lane_of
+from duetime_format.names import TIMER_TOPIC
+from duetime_format.properties import as_text, value_of
+from duetime_format.record import REAL_TOPIC, Record
+from duetime_format.schedules import ALL, NAME_ENDING, StoredSchedule, pending_schedule
+from duetime_format.texts import shown
+from duetime_shard.facts import Facts
+from duetime_shard.shard import DirectoryState
+
+from duetime_store.offline.report import DamagedMessage, VerifyReport
+
+_REAL_TOPIC = REAL_TOPIC.encode()
+# While a restore is under way: the occurrence and its next one.
+_PENDING_MAX = 2
+
+Name = tuple[str, str]  # topic, schedule
+Place = tuple[int, int]  # lane, entry
+
+
+class ScheduleCheck:
+    """Takes the runs of a walk through the log, in order. Its memory is that of the pending occurrences."""
+
+    def __init__(self, state: DirectoryState, report: VerifyReport) -> None:
+        self._state = state
+        self._report = report
+        # Positions of the pending occurrences of each schedule, and their names.
+        self._pending: dict[Name, dict[Place, int]] = {}
+        self._names: dict[Place, Name] = {}
+        self._doubled: set[Name] = set()
+        # Name and creation of the latest occurrence in a lane.
+        self._latest: tuple[Name, int] | None = None
+
+    def see(self, run: RecordRun, facts: Facts) -> None:
+        ends = iter(sorted(zip(*facts.cancelled[[3, 0, 1]].tolist(), strict=True)))
+        end = next(ends, None)
+        for index, found, schedule in _occurrences(run):
+            while end is not None and end[0] < found.position:
+                self._forget(end[1:])
+                end = next(ends, None)
+            entry = None if run.entries is None or run.entries[0, index] < 0 else tuple(run.entries[:2, index].tolist())
+            if found.topic == TIMER_TOPIC:
+                self._see_pending(found, schedule, entry)
+            elif entry is not None:
+                self._see_delivered(found, schedule, entry)
+        while end is not None:
+            self._forget(end[1:])
+            end = next(ends, None)
+        for deletion in facts.deleted:
+            for place in [place for place, name in self._names.items() if name[0] == deletion.topic]:
+                self._forget(place)
+
+    def _see_pending(self, found: Record, schedule: StoredSchedule, replaced: Place | None) -> None:
+        lane = lane_of(found.topic, found.queue)
+        if lane is None:
+            return
+        name = as_text(value_of(found.properties, _REAL_TOPIC)), schedule.name
+        place = lane, found.queue_offset
+        if replaced is not None:
+            self._forget(replaced)
+        pending = self._pending.setdefault(name, {})
+        pending[place] = found.position
+        self._names[place] = name
+        self._latest = name, schedule.made_at_ms
+        if len(pending) > _PENDING_MAX:
+            self._report_doubled(name)
+
+    def _see_delivered(self, found: Record, schedule: StoredSchedule, entry: Place) -> None:
+        name = found.topic, schedule.name
+        self._forget(entry)
+        if not _is_last(schedule, found.stored_at_ms) and self._latest != (name, schedule.made_at_ms):
+            what = f"schedule {shown(schedule.name)} has no occurrence after this one, planned for {schedule.planned}"
+            self._add(found.position, what, DamagedMessage(found.topic, found.queue, found.queue_offset))
+
+    def _forget(self, place: Place) -> None:
+        name = self._names.pop(place, None)
+        if name is not None:
+            pending = self._pending[name]
+            del pending[place]
+            if not pending:
+                del self._pending[name]
+
+    def finish(self) -> None:
+        """Reports the schedules with several pending occurrences."""
+        for name, pending in self._pending.items():
+            if len(pending) > 1:
+                self._report_doubled(name)
+
+    def _report_doubled(self, name: Name) -> None:
+        if name in self._doubled:
+            return
+        self._doubled.add(name)
+        (lane, entry), position = max(self._pending[name].items(), key=lambda one: one[1])
+        what = f"schedule {shown(name[1])} of topic {shown(name[0])} has {len(self._pending[name])} pending occurrences"
+        self._add(position, what, DamagedMessage(TIMER_TOPIC, lane - TIMER_LANE_FIRST, entry))
+
+    def _add(self, position: int, what: str, message: DamagedMessage) -> None:
+        base = position - position % self._state.log.segment_bytes
+        self._report.add(f"commitlog/{base:020d}", position - base, what, message)
+
+
+def _occurrences(run: RecordRun) -> Iterator[tuple[int, Record, StoredSchedule]]:
+    """The records of a run with a schedule that they continue, and their indices."""
+    if not holds(run.data, NAME_ENDING):
+        return
+    starts, at = run.starts, 0
+    while (at := run.data.find(NAME_ENDING, at, run.end)) >= 0:
+        index = int(np.searchsorted(starts, at, "right")) - 1
+        if index >= 0:
+            found = run.record(index)
+            schedule = pending_schedule(found.properties)
+            if schedule is not None:
+                yield index, found, schedule
+        at = int(starts[index + 1]) if index + 1 < run.count else run.end
+
+
+def _is_last(schedule: StoredSchedule, delivered_at_ms: int) -> bool:
+    """Whether a delivered occurrence ends its schedule: only listed times end."""
+    after = schedule.planned if schedule.missed == ALL else max(schedule.planned, delivered_at_ms)
+    return bool(schedule.at_ms) and schedule.at_ms[-1] <= after
