@@ -1,13 +1,19 @@
 """The times of schedules, as shards plan them and as previews show them."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import cast
 
 from duetime.v1 import schedules_pb2
+from duetime_format import limits
+from duetime_format.admission import schedule_violations
+from duetime_format.errors import within
+from duetime_format.levels import DELAY_MS_MAX
 from duetime_format.schedules import StoredSchedule
 
 from duetime_core.cron import InFold, InGap, cron_times
+from duetime_core.errors import Violation
 
 GAPS = {
     schedules_pb2.GAP_POLICY_UNSPECIFIED: "end",
@@ -20,6 +26,39 @@ FOLDS = {
     schedules_pb2.FOLD_POLICY_BOTH: "both",
 }
 _TIMES_REMEMBERED_MAX = 16_384
+
+
+def rule_violations(asked: schedules_pb2.Schedule) -> Iterator[Violation]:
+    """Violations of a schedule's name, policy and times."""
+    yield from schedule_violations("schedule.name", asked.name)
+    if asked.missed not in schedules_pb2.MissedPolicy.values():
+        yield Violation("schedule.missed", f"{asked.missed} is not a policy")
+    match asked.WhichOneof("times"):
+        case "every":
+            yield from within(
+                "schedule.every.every_ms", asked.every.every_ms, limits.SCHEDULE_EVERY_MS_MIN, DELAY_MS_MAX
+            )
+            yield from within("schedule.every.start_at_ms", asked.every.start_at_ms, 0, 10**13 - 1)
+        case "at":
+            yield from within("schedule.at.at_ms", len(asked.at.at_ms), 1, limits.SCHEDULE_TIMES_MAX)
+            for at_ms in asked.at.at_ms[: limits.SCHEDULE_TIMES_MAX]:
+                yield from within("schedule.at.at_ms", at_ms, 1, 10**13 - 1)
+        case "cron":
+            yield from _cron_violations(asked.cron)
+        case _:
+            yield Violation("schedule.times", "none of every, at and cron is set")
+
+
+def _cron_violations(rule: schedules_pb2.CronRule) -> Iterator[Violation]:
+    if not 1 <= len(rule.expression) <= limits.CRON_CHARS_MAX:
+        text = f"{len(rule.expression)} characters are not 1 to {limits.CRON_CHARS_MAX}"
+        yield Violation("schedule.cron.expression", text)
+    if len(rule.zone) > limits.ZONE_CHARS_MAX:
+        yield Violation("schedule.cron.zone", f"{len(rule.zone)} characters are above {limits.ZONE_CHARS_MAX}")
+    if rule.in_gap not in GAPS:
+        yield Violation("schedule.cron.in_gap", f"{rule.in_gap} is not a policy")
+    if rule.in_fold not in FOLDS:
+        yield Violation("schedule.cron.in_fold", f"{rule.in_fold} is not a policy")
 
 
 def with_times(asked: schedules_pb2.Schedule, now_ms: int) -> StoredSchedule:

@@ -111,7 +111,8 @@ OVERVIEW = Dashboard(
                 (f"sum by (result) (rate(duetime_store_cancels_total{RATE}))", "cancel: {{result}}"),
                 (f"sum by (result) (rate(duetime_store_reschedules_total{RATE}))", "reschedule: {{result}}"),
                 (f"sum by (result) (rate(duetime_store_replaces_total{RATE}))", "replace: {{result}}"),
-                text="Changes of pending messages, by result.",
+                (f"sum by (result) (rate(duetime_store_occurrences_total{RATE}))", "occurrence: {{result}}"),
+                text="Changes of pending messages, and due occurrences of schedules, by result.",
             ),
         ),
         (
@@ -367,12 +368,7 @@ CALLERS = Dashboard(
         (
             stat("Users", "max(duetime_gateway_users)"),
             stat("Age of the rights", "max(duetime_gateway_rights_age_seconds)", "s", 10),
-            stat(
-                "Of connections_max",
-                "max(duetime_connections / duetime_connections_max)",
-                "percentunit",
-                0.8,
-            ),
+            stat("Of connections_max", "max(duetime_connections / duetime_connections_max)", "percentunit", 0.8),
             stat("Connections cut, last hour", "sum(increase(duetime_connections_cut_total[1h])) or vector(0)"),
         ),
         (

@@ -89,6 +89,45 @@ async def test_a_schedule_creates_its_topic(gateway: Gateway) -> None:
     assert [topic.name for topic in (await gateway.stub.ListTopics(gateway_pb2.ListTopicsRequest())).topics] == ["new"]
 
 
+async def test_a_dry_run_answers_with_times_and_stores_nothing(gateway: Gateway) -> None:
+    one = schedule(topic="new", properties={"p": "v"})
+    answer = await put(gateway, one, dry_run=True, next_count=3)
+    times = answer.schedule.next_at_ms
+    assert [at - times[0] for at in times] == [0, MINUTE_MS, 2 * MINUTE_MS]
+    assert (answer.created, answer.unchanged, answer.stored_bytes, answer.schedule.message_id) == (False, False, 0, "")
+    assert len((await put(gateway, one, dry_run=True)).schedule.next_at_ms) == 1
+    topics = (await gateway.stub.ListTopics(gateway_pb2.ListTopicsRequest())).topics
+    assert "new" not in [topic.name for topic in topics]
+    past = schedules_pb2.ListedTimes(at_ms=[1])
+    for field, wrong in (
+        ("schedule.every.every_ms", {"every": schedules_pb2.IntervalTimes(every_ms=1)}),
+        ("schedule.at", {"at": past}),
+        ("schedule.cron", {"cron": schedules_pb2.CronRule(expression="0 0 31 2 *")}),
+        ("schedule.cron", {"cron": schedules_pb2.CronRule(expression="* * * * *", zone="Europe/Berlim")}),
+    ):
+        asked = schedules_pb2.Schedule(name="x", message=message(), **wrong)
+        error = await error_of(put(gateway, asked, dry_run=True))
+        assert str(error.details()).startswith(f"{field}: "), error.details()
+    error = await error_of(put(gateway, one, dry_run=True, next_count=101))
+    assert "next_count" in str(error.details())
+
+
+@pytest.mark.parametrize(
+    ("kind", "times"),
+    [
+        ("every", {"every": schedules_pb2.IntervalTimes(every_ms=2 * MINUTE_MS)}),
+        ("at", {"at": schedules_pb2.ListedTimes(at_ms=[NOW_MS + 1_000, NOW_MS + 2_000, NOW_MS + 3 * MINUTE_MS])}),
+        ("cron", {"cron": schedules_pb2.CronRule(expression="0 * * * *")}),
+    ],
+)
+async def test_max_delay_limits_the_longest_wait(gateway: Gateway, kind: str, times: dict[str, Any]) -> None:
+    await gateway.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name="short", max_delay_ms=MINUTE_MS))
+    one = schedules_pb2.Schedule(name="far", message=message(topic="short"), **times)
+    error = await error_of(gateway.stub.PutSchedule(schedules_pb2.PutScheduleRequest(schedule=one), timeout=WAIT_S))
+    assert str(error.details()).startswith(f"schedule.{kind}: "), error.details()
+    assert (await put(gateway, schedule("near", topic="short"))).created
+
+
 async def test_an_additional_occurrence_arrives_with_the_schedules_name(gateway: Gateway) -> None:
     await put(gateway, schedule(body=b"now"))
     asked = schedules_pb2.RunScheduleRequest(topic="orders", name="report", request_id="x1")

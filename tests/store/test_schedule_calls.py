@@ -38,11 +38,11 @@ async def change(shard: Running, what: Change, name: str = "report", **own: obje
     return await shard.stub.ChangeSchedule(request, timeout=60)
 
 
-async def occur(shard: Running, by_ms: int = 0) -> store_pb2.RestoreResponse:
+async def occur(shard: Running, by_ms: int = 0, lane: int = LANE) -> store_pb2.RestoreResponse:
     """Restores all due entries, as a scheduler does."""
     shard.clock.move(by_ms)
-    due = await shard.pull_due(LANE, may_keep=True)
-    request = store_pb2.RestoreRequest(lane=LANE, first_entry=due.first_entry, kept_count=due.kept_count)
+    due = await shard.pull_due(lane, may_keep=True)
+    request = store_pb2.RestoreRequest(lane=lane, first_entry=due.first_entry, kept_count=due.kept_count)
     return await shard.stub.Restore(request, timeout=60)
 
 

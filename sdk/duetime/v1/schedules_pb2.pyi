@@ -99,12 +99,16 @@ class Schedule(_message.Message):
     def __init__(self, name: _Optional[str] = ..., message: _Optional[_Union[_message_pb2.Message, _Mapping]] = ..., every: _Optional[_Union[IntervalTimes, _Mapping]] = ..., at: _Optional[_Union[ListedTimes, _Mapping]] = ..., cron: _Optional[_Union[CronRule, _Mapping]] = ..., missed: _Optional[_Union[MissedPolicy, str]] = ..., version: _Optional[int] = ..., created_at_ms: _Optional[int] = ..., paused: bool = ..., pause_reason: _Optional[str] = ..., next_at_ms: _Optional[_Iterable[int]] = ..., due_at_ms: _Optional[int] = ..., message_id: _Optional[str] = ..., shard: _Optional[int] = ..., lane: _Optional[int] = ..., entry: _Optional[int] = ...) -> None: ...
 
 class PutScheduleRequest(_message.Message):
-    __slots__ = ("schedule", "create_only")
+    __slots__ = ("schedule", "create_only", "dry_run", "next_count")
     SCHEDULE_FIELD_NUMBER: _ClassVar[int]
     CREATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    NEXT_COUNT_FIELD_NUMBER: _ClassVar[int]
     schedule: Schedule
     create_only: bool
-    def __init__(self, schedule: _Optional[_Union[Schedule, _Mapping]] = ..., create_only: bool = ...) -> None: ...
+    dry_run: bool
+    next_count: int
+    def __init__(self, schedule: _Optional[_Union[Schedule, _Mapping]] = ..., create_only: bool = ..., dry_run: bool = ..., next_count: _Optional[int] = ...) -> None: ...
 
 class PutScheduleResponse(_message.Message):
     __slots__ = ("schedule", "created", "unchanged", "stored_bytes")

@@ -1,6 +1,6 @@
 """Schedules: messages repeated at an interval, at listed times, or by a cron expression."""
 
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from secrets import token_hex
@@ -176,6 +176,19 @@ class AsyncSchedules(ClosableClient):
         schedule = schedules_pb2.Schedule(name=name, message=to_proto(message), **times_fields(times))
         request = schedules_pb2.PutScheduleRequest(schedule=schedule, create_only=create_only)
         return schedule_of((await self._call("PutSchedule", request)).schedule)
+
+    async def preview(
+        self, name: str, message: Message, *, count: int = 1, **times: Unpack[ScheduleTimes]
+    ) -> Sequence[datetime]:
+        """Returns the first `count` (1 to 100) planned times of a schedule that is created now, fewer if there are no
+        more. Stores nothing, and creates no topic.
+
+        Raises:
+            InvalidArgument: the times or the message break a rule.
+        """
+        schedule = schedules_pb2.Schedule(name=name, message=to_proto(message), **times_fields(times))
+        request = schedules_pb2.PutScheduleRequest(schedule=schedule, dry_run=True, next_count=count)
+        return [moment(one) for one in (await self._call("PutSchedule", request)).schedule.next_at_ms]
 
     async def get(self, topic: str, name: str, *, next_count: int = 1) -> Schedule:
         """Shows a schedule, with the planned times of up to 100 next occurrences. Raises: NotFound."""

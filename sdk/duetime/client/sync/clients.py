@@ -1200,6 +1200,17 @@ class Schedules(SyncClient):
         """
         return background.run(self._client.put(name, message, create_only=create_only, **times))
 
+    def preview(
+        self, name: str, message: Message, *, count: int = 1, **times: Unpack[ScheduleTimes]
+    ) -> Sequence[datetime]:
+        """Returns the first `count` (1 to 100) planned times of a schedule that is created now, fewer if there are no
+        more. Stores nothing, and creates no topic.
+
+        Raises:
+            InvalidArgument: the times or the message break a rule.
+        """
+        return background.run(self._client.preview(name, message, count=count, **times))
+
     def get(self, topic: str, name: str, *, next_count: int = 1) -> Schedule:
         """Shows a schedule, with the planned times of up to 100 next occurrences. Raises: NotFound."""
         return background.run(self._client.get(topic, name, next_count=next_count))

@@ -5,7 +5,7 @@ Restores, commits and redeliveries are free: their messages were counted on arri
 
 from collections.abc import Mapping, Sequence
 
-from duetime.v1 import consumer_pb2, pending_pb2, retry_pb2
+from duetime.v1 import consumer_pb2, pending_pb2, retry_pb2, schedules_pb2
 
 from duetime_gateway.quotas.charges import MADE, RECORD, SENDS, STORES_NOTHING, Charge, Rate
 from duetime_gateway.quotas.quotas import CopyCharge
@@ -22,9 +22,17 @@ NACK = Charge(
     read_answer=consumer_pb2.NackResponse.FromString,
 )
 _RESCHEDULE = Charge(copies=_rescheduled, stored=lambda answer: [one.stored_bytes for one in answer.results])
+
+
+def _put(request: schedules_pb2.PutScheduleRequest) -> Sequence[CopyCharge]:
+    message = request.schedule.message
+    return [] if request.dry_run else [CopyCharge(message.topic, len(message.body), True)]
+
+
 _PUT_SCHEDULE = Charge(
-    copies=lambda request: [CopyCharge(request.schedule.message.topic, len(request.schedule.message.body), True)],
-    stored=lambda answer: [answer.stored_bytes],
+    # A dry run has no message.
+    copies=_put,
+    stored=lambda answer: [answer.stored_bytes] if answer.schedule.message_id else [],
 )
 _RUN_SCHEDULE = Charge(copies=lambda request: [CopyCharge(request.topic)], stored=lambda answer: [answer.stored_bytes])
 _SEND_BACK = Charge(

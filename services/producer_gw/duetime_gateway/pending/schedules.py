@@ -1,13 +1,16 @@
 """Schedules: each call goes to the one shard that the schedule's name selects, like a message with that key."""
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from duetime.v1 import pending_pb2, schedules_pb2, store_pb2
 from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError, InvalidArgument, Violation, refuse
+from duetime_core.planning import first_times, rule_violations
 from duetime_format import limits
 from duetime_format.admission import Draft, schedule_violations, topic_violations
 from duetime_format.errors import within
+from duetime_format.levels import DELAY_MS_MAX
 
 from duetime_gateway.deadlines import timeout_of
 from duetime_gateway.pending.listing import PendingLister
@@ -22,6 +25,7 @@ Change = store_pb2.ScheduleChange
 # Share of a call's time by which a new topic must be known to the shard.
 READY_BY = 0.5
 _MESSAGE = "schedule.message"
+_TIMES_CHECKED = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +70,22 @@ class ScheduleRouter:
         """
         name = request.schedule.name
         refuse(list(_draft_violations(draft, name)))
+        if request.dry_run:
+            return _preview(request, self._clock.now_ms())
         timeout_ms = timeout_of(self._timeout_ms, caller.remaining_ms)
-        # The shard decides on the due time.
-        own = replace(draft, keys=[name], replace=True, delay_ms=1)
-        shard, record = await self._encoded(own, caller, timeout_ms)
+        # The shard decides on the due time; the topic's max_delay limits the longest wait.
+        own = replace(
+            draft, keys=[name], replace=True, delay_ms=_longest_wait_ms(request.schedule, self._clock.now_ms())
+        )
+        kind = request.schedule.WhichOneof("times") or "times"
+        shard, record = await self._encoded(own, kind, caller, timeout_ms)
         asked = store_pb2.PutStoredScheduleRequest(record=record, create_only=request.create_only)
         asked.schedule.CopyFrom(request.schedule)
         asked.schedule.ClearField("message")
         answer: schedules_pb2.PutScheduleResponse = await shard.store.ask("PutSchedule", asked, timeout_ms)
         return answer
 
-    async def _encoded(self, draft: Draft, caller: Caller, timeout_ms: float) -> tuple[Shard, bytes]:
+    async def _encoded(self, draft: Draft, kind: str, caller: Caller, timeout_ms: float) -> tuple[Shard, bytes]:
         """The shard of the draft, and its record."""
         routes = await self._topics.routes_to_write([draft.topic], timeout_ms * READY_BY, caller.sharer)
         batch = DraftBatch(DraftList([draft]), self._clock.now_ms(), caller.host)
@@ -91,7 +100,7 @@ class ScheduleRouter:
                 raise error
             self._encoder.encode(batch, [0], routes)
         if 0 in batch.faults:
-            raise _about_message(batch.faults[0])
+            raise _about_message(batch.faults[0], kind)
         ((number, group),) = batch.replacing.items()
         return self._shards.get(number), group.records[0]
 
@@ -180,9 +189,38 @@ def _draft_violations(draft: Draft, name: str) -> list[Violation]:
     return found
 
 
-def _about_message(error: DueTimeError) -> DueTimeError:
-    """The error with its fields within the schedule."""
+def _preview(request: schedules_pb2.PutScheduleRequest, now_ms: int) -> schedules_pb2.PutScheduleResponse:
+    """The answer to a dry run. Raises: InvalidArgument."""
+    schedule, kind = request.schedule, request.schedule.WhichOneof("times")
+    violations = [*topic_violations("schedule.message.topic", schedule.message.topic), *rule_violations(schedule)]
+    violations += within("next_count", request.next_count, 0, limits.SCHEDULE_NEXT_MAX)
+    refuse(violations)
+    answer = schedules_pb2.PutScheduleResponse(schedule=schedule)
+    try:
+        times = first_times(schedule, now_ms, request.next_count or 1)
+    except ValueError as error:
+        raise InvalidArgument([Violation("schedule.cron", str(error))]) from error
+    if not times:
+        raise InvalidArgument([Violation(f"schedule.{kind}", "none of its times is ahead")])
+    answer.schedule.next_at_ms.extend(times)
+    return answer
+
+
+def _longest_wait_ms(schedule: schedules_pb2.Schedule, now_ms: int) -> int:
+    """The longest time between now and the first two occurrences, or all listed ones: those that a cron expression has
+    later are similar. 1: the shard rejects the times."""
+    count = limits.SCHEDULE_TIMES_MAX if schedule.HasField("at") else _TIMES_CHECKED
+    try:
+        times = first_times(schedule, now_ms, count)
+    except (KeyError, ValueError, OverflowError):
+        return 1
+    return min(max((later - at for at, later in pairwise([now_ms, *times])), default=1), DELAY_MS_MAX)
+
+
+def _about_message(error: DueTimeError, kind: str) -> DueTimeError:
+    """The error with its fields within the schedule. `kind`: the field of the times, which decide the delay."""
     if type(error) is not InvalidArgument:
         return error
-    found = [Violation(f"{_MESSAGE}.{one.field}", one.description) for one in error.violations]
+    names = {"delay_ms": f"schedule.{kind}"}
+    found = [Violation(names.get(one.field, f"{_MESSAGE}.{one.field}"), one.description) for one in error.violations]
     return InvalidArgument(found, reason=error.reason)

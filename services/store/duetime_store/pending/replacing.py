@@ -29,7 +29,7 @@ from duetime_core.rpc.calls import fault_of
 from duetime_format import record
 from duetime_format.columns import entry_of
 from duetime_format.errors import DamagedBytes
-from duetime_format.lanes import is_timer_lane, lane_of, place_of
+from duetime_format.lanes import TIMER_LANE_FIRST, is_timer_lane, lane_of, place_of
 from duetime_format.limits import REPLACE_COUNT_MAX, SCHEDULE_BODY_BYTES_MAX
 from duetime_format.names import HALF_TOPIC
 from duetime_format.properties import decode_properties
@@ -386,7 +386,7 @@ class MessageReplacer:
         Raises:
             DueTimeError: the record is rejected.
         """
-        topic, queue = place_of(self._lane_for(found, place))
+        topic, queue = place_of(self._lane_for(found))
         entry = None if place is None else (*place, self._due_at_ms(*place))
         try:
             encoded = replacing(found, topic, queue, asked, entry=entry, latest=latest, request_id=request_id)
@@ -449,15 +449,15 @@ class MessageReplacer:
                 return one.due_at_ms[place[1] - one.first]
         return self._staged.get(place)
 
-    def _lane_for(self, found: Record, place: Place | None) -> int:
-        """The lane for any time of a record: the one that it names, or is in already, else by its id."""
-        own = lane_of(found.topic, found.queue)
-        if own is not None and is_timer_lane(own) and own in self._lanes:
+    def _lane_for(self, found: Record) -> int:
+        """The lane for any time of a record: the one that it names, or is in already, else by its id. A lane that is no
+        longer offered takes no records."""
+        own, offered = lane_of(found.topic, found.queue), self._store.timer_lane_count
+        if own is not None and TIMER_LANE_FIRST <= own < TIMER_LANE_FIRST + offered:
             return own
-        numbers = [lane.number for lane in self._lanes if is_timer_lane(lane.number)]
-        if not numbers:
+        if not offered:
             raise Unsupported([Violation("lane", "this shard has no lane for any time (setting timer_lanes)")])
-        return numbers[crc32(found.properties) % len(numbers)]
+        return TIMER_LANE_FIRST + crc32(found.properties) % offered
 
 
 def name_taken(topic: str, key: str, reason: str) -> AlreadyExists:

@@ -1,17 +1,15 @@
 """Schedules between the contract's form and the stored one."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from secrets import token_hex
 
 from duetime.v1 import message_pb2, schedules_pb2
 from duetime_core.errors import Violation, refuse
-from duetime_core.planning import FOLDS, GAPS, time_after, with_times
+from duetime_core.planning import FOLDS, GAPS, rule_violations, time_after, with_times
 from duetime_core.rpc import retry_policy
-from duetime_format import limits, record
-from duetime_format.admission import schedule_violations
+from duetime_format import record
 from duetime_format.errors import within
-from duetime_format.levels import DELAY_MS_MAX
 from duetime_format.properties import decode_properties, number_of
 from duetime_format.record import Record
 from duetime_format.schedules import ALL, ONE, SKIP, StoredSchedule
@@ -38,7 +36,7 @@ def asked_schedule(asked: Schedule, now_ms: int) -> StoredSchedule:
     Raises:
         InvalidArgument: with all violations.
     """
-    found = list(_violations(asked))
+    found = list(rule_violations(asked))
     refuse(found)
     missed, seed = _MISSED[asked.missed], token_hex(SEED_BYTES)
     rule = replace(with_times(asked, now_ms), missed=missed, made_at_ms=now_ms, seed=seed)
@@ -51,40 +49,9 @@ def asked_schedule(asked: Schedule, now_ms: int) -> StoredSchedule:
     if planned is None:
         refuse([Violation(f"schedule.{field}", "none of its times is ahead")])
     assert planned is not None
-    refuse(within(f"schedule.{field}", planned - now_ms, 1, PAUSE_MS))
+    last = rule.at_ms[-1] if rule.at_ms else planned
+    refuse(within(f"schedule.{field}", last - now_ms, 1, PAUSE_MS))
     return replace(rule, planned=planned)
-
-
-def _violations(asked: Schedule) -> Iterator[Violation]:
-    yield from schedule_violations("schedule.name", asked.name)
-    if asked.missed not in _MISSED:
-        yield Violation("schedule.missed", f"{asked.missed} is not a policy")
-    match asked.WhichOneof("times"):
-        case "every":
-            yield from within(
-                "schedule.every.every_ms", asked.every.every_ms, limits.SCHEDULE_EVERY_MS_MIN, DELAY_MS_MAX
-            )
-            yield from within("schedule.every.start_at_ms", asked.every.start_at_ms, 0, 10**13 - 1)
-        case "at":
-            yield from within("schedule.at.at_ms", len(asked.at.at_ms), 1, limits.SCHEDULE_TIMES_MAX)
-            for at_ms in asked.at.at_ms[: limits.SCHEDULE_TIMES_MAX]:
-                yield from within("schedule.at.at_ms", at_ms, 1, 10**13 - 1)
-        case "cron":
-            yield from _cron_violations(asked.cron)
-        case _:
-            yield Violation("schedule.times", "none of every, at and cron is set")
-
-
-def _cron_violations(rule: schedules_pb2.CronRule) -> Iterator[Violation]:
-    if not 1 <= len(rule.expression) <= limits.CRON_CHARS_MAX:
-        text = f"{len(rule.expression)} characters are not 1 to {limits.CRON_CHARS_MAX}"
-        yield Violation("schedule.cron.expression", text)
-    if len(rule.zone) > limits.ZONE_CHARS_MAX:
-        yield Violation("schedule.cron.zone", f"{len(rule.zone)} characters are above {limits.ZONE_CHARS_MAX}")
-    if rule.in_gap not in GAPS:
-        yield Violation("schedule.cron.in_gap", f"{rule.in_gap} is not a policy")
-    if rule.in_fold not in FOLDS:
-        yield Violation("schedule.cron.in_fold", f"{rule.in_fold} is not a policy")
 
 
 def shown_rule(stored: StoredSchedule) -> Schedule:

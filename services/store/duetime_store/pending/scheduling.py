@@ -98,7 +98,9 @@ class ScheduleKeeper:
             is_kept = keeps_start and known.every_ms == wanted.every_ms
             asked = replace(wanted, start_at_ms=known.start_at_ms) if is_kept else wanted
             is_same_rule = asked.rule == known.rule
-            if is_same_rule and asked.missed == known.missed and _content(found) == _content(old.record):
+            is_same = is_same_rule and asked.missed == known.missed and _content(found) == _content(old.record)
+            # The times can be computed again: the schedule resumes.
+            if is_same and (request.create_only or not known.fault):
                 return old, False, True
             if request.create_only:
                 text = f"topic {name[0]} has another schedule {shown(name[1])}"
@@ -108,14 +110,16 @@ class ScheduleKeeper:
                 asked = paused(asked)
             elif is_same_rule and not known.paused:
                 asked = replace(asked, planned=known.planned)
+            elif is_kept:
+                asked = replace(asked, planned=time_after(asked, now_ms) or asked.planned)
             return self._store_next(found, asked, old.place), False, False
 
-        one, is_new, is_same = await self._on(name, act)
+        one, is_new, is_unchanged = await self._on(name, act)
         await self._flusher.durable()
-        stored_bytes = 0 if is_same else len(found.body)
+        stored_bytes = 0 if is_unchanged else len(found.body)
         answer = self._shown(one, 1)
         return schedules_pb2.PutScheduleResponse(
-            schedule=answer, created=is_new, unchanged=is_same, stored_bytes=stored_bytes
+            schedule=answer, created=is_new, unchanged=is_unchanged, stored_bytes=stored_bytes
         )
 
     def _asked_record(self, data: bytes, name: str) -> Record:

@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 
 from duetime_store.counting.counts import CELLS_MAX
 from duetime_store.lanes.lateness import LATE_BUCKETS_MS, LaneLateness
+from duetime_store.writing.occurrences import DELIVERED, ENDED, PAUSED, SKIPPED
 from duetime_store.writing.store import Store
 
 HORIZONS_MS = {"now": 0, "1s": 1_000, "10s": 10_000, "1m": 60_000, "10m": 600_000, "1h": 3_600_000, "1d": 86_400_000}
@@ -45,6 +46,7 @@ class ShardCollector(Collector):
             unasked_ms = lane.attendance.unasked_ms(lane.cursor, monotonic_ms, self._since_ms)
             unasked.add_metric(label, unasked_ms / 1000)
         yield from (pending, overdue, restored, late, unasked, self._horizons(now_ms))
+        yield from self._occurrences()
         yield from self._counting()
         yield from self._orders()
         kept = GaugeMetricFamily(
@@ -105,6 +107,21 @@ class ShardCollector(Collector):
                 due.add_metric([str(lane.number), within], count)
             due.add_metric([str(lane.number), "any"], pending)
         return due
+
+    def _occurrences(self) -> Iterable[CounterMetricFamily]:
+        counts = self._store.occurrences.counts
+        due = CounterMetricFamily(
+            "duetime_store_occurrences", "Due occurrences of schedules by result, since the start", labels=["result"]
+        )
+        for result in (DELIVERED, SKIPPED):
+            due.add_metric([result], counts[result])
+        yield due
+        yield CounterMetricFamily(
+            "duetime_store_schedules_ended", "Schedules whose last occurrence was delivered", counts[ENDED]
+        )
+        yield CounterMetricFamily(
+            "duetime_store_schedules_paused", "Schedules paused since their times can't be computed", counts[PAUSED]
+        )
 
     def _counting(self) -> Iterable[GaugeMetricFamily]:
         counts = self._store.ledger.counts

@@ -4,6 +4,8 @@ The store replaces each by a later occurrence, in one record that ends it, befor
 their restores are answered as of cancelled entries.
 """
 
+from collections import Counter
+
 import numpy as np
 import structlog
 from duetime_core.errors import DueTimeError
@@ -21,7 +23,15 @@ from duetime_format.units import Ints, dues_of
 from duetime_store.lanes.lane import ShardLane
 from duetime_store.log.intake import Intake
 from duetime_store.writing.ends import cancel, replace
-from duetime_store.writing.occurrences import StagedOccurrence, is_missed, next_of, occurrence, topic_of
+from duetime_store.writing.occurrences import (
+    SKIPPED,
+    StagedOccurrence,
+    is_missed,
+    next_of,
+    occurrence,
+    queue_of,
+    topic_of,
+)
 from duetime_store.writing.staging import OK
 from duetime_store.writing.store import Store
 
@@ -82,6 +92,8 @@ def _pass(store: Store, lane: ShardLane, entry: int, due_at_ms: int, now_ms: int
     elif not _stage(store, lane, (entry, due_at_ms), found, following):
         # It is restored late: to end it would end its schedule.
         return
+    if not schedule.paused:
+        store.staged.settles.append(store.occurrences.settling(Counter([SKIPPED])))
     log.info("occurrence skipped", schedule=schedule.name, lane=lane.number, entry=entry, paused=schedule.paused)
 
 
@@ -89,13 +101,13 @@ def _stage(
     store: Store, lane: ShardLane, place: tuple[int, int], found: record.Record, following: StoredSchedule
 ) -> bool:
     entry, due_at_ms = place
-    now_ms, queue = store.clock.now_ms(), lane.number - TIMER_LANE_FIRST
+    now_ms, queue = store.clock.now_ms(), queue_of(lane.number, store.timer_lane_count)
     encoded, message_id = occurrence(found, following, queue, now_ms, entry=(lane.number, entry, due_at_ms))
     outcome = replace(store, encoded, (lane.number, entry))
     if outcome.statuses != [OK]:
         # Its topic is being deleted, or its lane takes no more.
         return False
-    new = lane.number, outcome.queue_offsets[0], outcome.due_at_ms[0]
+    new = TIMER_LANE_FIRST + queue, outcome.queue_offsets[0], outcome.due_at_ms[0]
     one = StagedOccurrence(topic_of(found), following.name, message_id, *new, replaced=(lane.number, entry))
     store.occurrences.note(one)
     return True

@@ -6,6 +6,7 @@ The two records of a batch are stored together or not at all (duetime_format.bat
 pending and n + 1 does not exist, or n is restored and n + 1 is pending; recovery needs no rule for schedules.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from duetime_core.planning import time_after
 from duetime_core.telemetry.defects import defect
 from duetime_format import record
 from duetime_format.columns import Ints, holds
-from duetime_format.following import KIND, ODD, Followed, follow
+from duetime_format.following import AT_INTERVAL, BY_RULE, KIND, ODD, Followed, follow
 from duetime_format.lanes import TIMER_LANE_FIRST, is_timer_lane
 from duetime_format.limits import BATCH_BYTES_MAX, SCHEDULE_LATE_MS_MAX
 from duetime_format.names import TIMER_TOPIC
@@ -44,6 +45,8 @@ from duetime_store.writing.staging import PutOutcome
 log = structlog.get_logger()
 
 FAULT_CHARS_MAX = 200
+# Results of due occurrences; schedules that the store paused, and those that ended with their last occurrence.
+DELIVERED, SKIPPED, PAUSED, ENDED = "delivered", "skipped", "paused", "ended"
 _REAL_TOPIC, _UNIQ_KEY = record.REAL_TOPIC.encode(), record.UNIQ_KEY.encode()
 
 
@@ -102,6 +105,13 @@ def topic_of(found: Record) -> str:
     return as_text(value_of(found.properties, _REAL_TOPIC))
 
 
+def queue_of(lane: int, offered: int) -> int:
+    """The queue of the lanes for any time for the next occurrence after one in a lane: the same, or one of the
+    `offered`, so that a lane which is no longer offered empties."""
+    queue = lane - TIMER_LANE_FIRST
+    return queue % offered if offered else queue
+
+
 def occurrence(
     found: Record, schedule: StoredSchedule, queue: int, now_ms: int, *, entry: LaneEntry | None = None
 ) -> tuple[bytes, str]:
@@ -131,21 +141,44 @@ class StagedOccurrences(NamedTuple):
 class OccurrenceStager:
     """Stages restored records, each occurrence together with the next one."""
 
-    def __init__(self, recent: RecentIds, segment_bytes_max: int) -> None:
+    def __init__(self, recent: RecentIds, segment_bytes_max: int, lanes_offered: int) -> None:
         """`segment_bytes_max`: the bytes of records that fit in a segment."""
         self._recent = recent
+        self._lanes_offered = lanes_offered
         self._bytes_max = min(segment_bytes_max, BATCH_BYTES_MAX)
         self.planner = OccurrencePlanner()
+        # Durable results since the start.
+        self.counts: Counter[str] = Counter()
         # Note staged occurrences before their batch is flushed.
         self.note: Callable[[StagedOccurrence], None] = lambda _: None
         self.note_next: Callable[[StagedOccurrences], None] = lambda _: None
 
+    def settling(self, staged: Counter[str]) -> Callable[[bool], None]:
+        """The callback that counts staged results once they are durable."""
+
+        def settle(durable: bool) -> None:
+            if durable:
+                self.counts += staged
+
+        return settle
+
     def stage(
-        self, stage: Callable[[Intake, PutOutcome], Ints], taken: Intake, stored: PutOutcome, lane: ShardLane
+        self,
+        stage: Callable[[Intake, PutOutcome], Ints],
+        taken: Intake,
+        stored: PutOutcome,
+        lane: ShardLane,
+        settles: list[Callable[[bool], None]],
     ) -> bool:
         """Stages restored records of a lane by `stage`; `stored` gets their places. Returns whether there are next
-        occurrences."""
-        found = self._following(taken, lane, stored.stored_at_ms)
+        occurrences. `settles`: the callbacks of the batch."""
+        counts: Counter[str] = Counter()
+        target = TIMER_LANE_FIRST + queue_of(lane.number, self._lanes_offered)
+        found = self._following(taken, lane, target, stored.stored_at_ms, counts)
+        if counts:
+            settles.append(self.settling(counts))
+        if counts[PAUSED]:
+            log.warning("schedules paused: their times can't be computed", lane=lane.number, count=counts[PAUSED])
         if found is None:
             stage(taken, stored)
             return False
@@ -165,26 +198,34 @@ class OccurrenceStager:
         stored.queue_offsets = places[own].tolist()
         self._recent.add_all(joined.id_hashes[firsts], positions[firsts], stored.stored_at_ms)
         dues = np.array(both.due_at_ms)[firsts].tolist()
-        self.note_next(StagedOccurrences(lane.number, int(places[firsts[0]]), dues, followed.labels))
+        self.note_next(StagedOccurrences(target, int(places[firsts[0]]), dues, followed.labels))
         return True
 
-    def _following(self, taken: Intake, lane: ShardLane, now_ms: int) -> tuple[Followed, npt.NDArray[np.bool_]] | None:
-        """The records with the next occurrences, and which of them have one. None: there are no next ones."""
+    def _following(
+        self, taken: Intake, lane: ShardLane, target: int, now_ms: int, counts: Counter[str]
+    ) -> tuple[Followed, npt.NDArray[np.bool_]] | None:
+        """The records with the next occurrences in lane `target`, and which of them have one. None: there are no next
+        ones. `counts` gets the results."""
         if not is_timer_lane(lane.number) or not holds(taken.data, NAME_ENDING):
             # A broker's sender may have set the property in another lane.
             return None
         planned = self.planner.plan(taken, taken.readings, now_ms)
         rows = np.flatnonzero((planned == UNPLANNED) | (taken.readings[KIND] == ODD))
-        others = _others(taken, rows, lane, now_ms)
+        others = _others(taken, rows, target, now_ms, counts)
+        is_planned = np.isin(taken.readings[KIND], (AT_INTERVAL, BY_RULE)) & (planned != UNPLANNED)
+        for result, rows in ((DELIVERED, is_planned), (ENDED, is_planned & (planned == 0))):
+            if count := int(rows.sum()):
+                counts[result] += count
         has_next = planned > 0
         has_next[list(others)] = True
         if not has_next.any():
             return None
-        return follow(taken, np.maximum(planned, 0), lane.number, now_ms, others), has_next
+        return follow(taken, np.maximum(planned, 0), target, now_ms, others), has_next
 
 
-def _others(taken: Intake, rows: Ints, lane: ShardLane, now_ms: int) -> dict[int, tuple[bytes, bytes]]:
-    """The records and labels of next occurrences that are not made from the bytes of the restored ones, by index."""
+def _others(taken: Intake, rows: Ints, lane: int, now_ms: int, counts: Counter[str]) -> dict[int, tuple[bytes, bytes]]:
+    """The records and labels of next occurrences in a lane that are not made from the bytes of the restored ones, by
+    index. `counts` gets the results."""
     found: dict[int, tuple[bytes, bytes]] = {}
     for index in rows.tolist():
         schedule = pending_schedule(taken.properties(index))
@@ -192,13 +233,17 @@ def _others(taken: Intake, rows: Ints, lane: ShardLane, now_ms: int) -> dict[int
             continue
         try:
             following = next_of(schedule, now_ms)
-            if following is not None:
+            counts[DELIVERED] += 1
+            if following is None:
+                counts[ENDED] += 1
+            else:
+                counts[PAUSED] += bool(following.fault)
                 own = record.decode(taken.bytes_of(index), check_crc=False)
-                encoded, message_id = occurrence(own, following, lane.number - TIMER_LANE_FIRST, now_ms)
+                encoded, message_id = occurrence(own, following, lane - TIMER_LANE_FIRST, now_ms)
                 found[index] = encoded, "\x01".join((own.topic, following.name, message_id)).encode()
         except Exception as error:
             # One odd schedule must not block its lane: its last occurrence is delivered.
-            defect(error, "planning the next occurrence", lane=lane.number, schedule=schedule.name)
+            defect(error, "planning the next occurrence", lane=lane, schedule=schedule.name)
     return found
 
 
@@ -206,4 +251,4 @@ def has_next(intake: Intake, lane: ShardLane, now_ms: int) -> bool:
     """Whether restored records of a lane for any time have a next occurrence, which is staged with them."""
     if not is_timer_lane(lane.number) or not holds(intake.data, NAME_ENDING):
         return False
-    return bool(_others(intake, np.arange(intake.count), lane, now_ms))
+    return bool(_others(intake, np.arange(intake.count), lane.number, now_ms, Counter()))

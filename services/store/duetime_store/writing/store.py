@@ -80,7 +80,7 @@ class Store:
         self.ledger = ledger
         self.new_keys = NewKeys(log.end) if settings.index else NewKeys(log.end, 0)
         self.originals = Originals(log, self._refusal)
-        self.occurrences = OccurrenceStager(recent, log.record_bytes_max)
+        self.occurrences = OccurrenceStager(recent, log.record_bytes_max, settings.timer_lanes)
         self.lanes = ShardLanes()
         self.halves = HalfQueue(queues)
         self.repeats = Repeats(history, recent, clock, queues.deletions, self.lanes, self.halves)
@@ -286,7 +286,7 @@ class Store:
     ) -> None:
         stored = PutOutcome([], stored_at_ms=outcome.stored_at_ms)
         taken = intake if len(chosen) == intake.count else intake.only(chosen)
-        self._staged.is_chained |= self.occurrences.stage(self._stage, taken, stored, lane)
+        self._staged.is_chained |= self.occurrences.stage(self._stage, taken, stored, lane, self._staged.settles)
         if chosen[-1] - chosen[0] < len(chosen):
             run = slice(chosen[0], chosen[-1] + 1)
             outcome.statuses[run], outcome.queue_offsets[run] = [OK] * len(chosen), stored.queue_offsets
