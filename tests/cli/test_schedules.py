@@ -1,11 +1,15 @@
 """`duetime schedules`: output and exit codes."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from duetime import Receiver
 from duetime.cli.app import run
+from duetime.cli.schedules import _ends
+from duetime.client.finding.trace import TraceEvent
 
 from tests.sdk.gateway import Gateway
 
@@ -50,6 +54,8 @@ def test_a_schedule_is_created_shown_and_deleted(
     assert (one["version"], one["paused"], len(one["next_at"]), one["cron"]) == (1, False, 1, None)
     assert objects(done(capsys, "list", "--topic", topic, "--json")) == [one]
     assert any(line.split()[:3] == ["poll", "every", "90s"] for line in done(capsys, "list", "--topic", topic))
+    assert one in objects(done(capsys, "list", "--all", "--json"))
+    assert any(line.split()[:4] == [topic, "poll", "every", "90s"] for line in done(capsys, "list", "--all"))
     planned = objects(done(capsys, "next", "poll", "--topic", topic, "--count", "3", "--json"))
     assert planned[0]["planned_at"] == one["next_at"][0]
     assert len(planned) == 3
@@ -73,6 +79,53 @@ def test_a_schedule_is_changed_paused_resumed_and_run(
     (line,) = done(capsys, "run", "job", "--topic", topic)
     assert line.startswith("sent ")
     done(capsys, "delete", "job", "--topic", topic, "--yes")
+
+
+def test_a_dry_run_prints_times_and_creates_nothing(
+    tap: Gateway, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rule = ["--cron", "30 2 * * *", "--zone", "Europe/Berlin", "--dry-run"]
+    found = objects(done(capsys, "create", "job", "--topic", topic, *rule, "--count", "3", "--json"))
+    assert [list(one) for one in found] == [["planned_at"]] * 3
+    assert run(["schedules", "create", "job", "--topic", topic, *rule]) == 0
+    assert run(["schedules", "create", "job", "--topic", topic, "--cron", "30 25 * * *", "--dry-run"]) == 1
+    assert "invalid hour" in capsys.readouterr().err
+    assert run(["schedules", "show", "job", "--topic", topic]) == 1
+
+
+def test_history_has_the_ends_of_occurrences(tap: Gateway, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    done(capsys, "create", "job", "--topic", topic, "--every", "1d")
+    assert run(["schedules", "history", "other", "--topic", topic]) == 0
+    assert "has the key other" in capsys.readouterr().err
+    done_ids = set[str]()
+    for _ in range(2):
+        done(capsys, "run", "job", "--topic", topic)
+    with Receiver(tap.address, topic, group="history") as receiver:
+        while len(done_ids) < 2:
+            for message in receiver.receive(wait="30s"):
+                receiver.ack(message)
+                done_ids.add(message.id)
+    found = objects(done(capsys, "history", "job", "--topic", topic, "--json"))
+    ends = sorted((one["state"], *one["groups"].items()) for one in found)
+    assert ends == [("pending",), *[("stored", ("history", "done"))] * 2]
+    assert [one["due_at"] is None for one in found] == [one["state"] == "stored" for one in found]
+    lines = done(capsys, "history", "job", "--topic", topic)
+    assert lines[0].split() == ["due", "delivered", "late", "state", "id"]
+    assert sum("done in history" in line for line in lines) == 2
+
+
+def test_a_redrive_removes_the_end_before_it() -> None:
+    now = datetime.now(UTC)
+    kinds = [("dead", "a"), ("lapsed", "b"), ("redriven", "a"), ("received", "a")]
+    events = [TraceEvent(kind, now, 0, "t", 0, 0, group=group) for kind, group in kinds]  # type: ignore[arg-type]
+    assert _ends(events) == {"b": "lapsed"}
+    assert _ends(events[:2]) == {"a": "dead", "b": "lapsed"}
+
+
+@pytest.mark.parametrize("arguments", [[], ["--all", "--topic", "orders"]])
+def test_a_list_is_of_one_topic_or_of_all(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["schedules", "list", *arguments]) == 2
+    assert "give one of --topic and --all" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

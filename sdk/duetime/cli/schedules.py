@@ -1,11 +1,12 @@
-"""`duetime schedules`: create, list, show, pause, resume, run and delete schedules."""
+"""`duetime schedules`: create, list, show, list the history of, pause, resume, run and delete schedules."""
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -28,7 +29,11 @@ from duetime.cli.options import (
 )
 from duetime.cli.output import iso, local, on_one_line, print_json, print_table
 from duetime.cli.output import length as length_text
+from duetime.client.administering.admin import AsyncAdmin
 from duetime.client.administering.schedules import AsyncSchedules, Schedule, ScheduleTimes
+from duetime.client.errors import NotFound
+from duetime.client.finding.finder import AsyncFinder, FoundMessage
+from duetime.client.finding.trace import TraceEvent
 from duetime.client.message import Message
 
 _HELP = """Create, list, pause and delete schedules.
@@ -42,10 +47,13 @@ Examples:
   duetime schedules create poll --topic jobs --every 90s --body '{"kind": "poll"}'
   duetime schedules list --topic reports
   duetime schedules next report --topic reports --count 5
+  duetime schedules history report --topic reports
 """
 
 schedules = typer.Typer(help=_HELP, invoke_without_command=True, rich_markup_mode=None, add_completion=False)
 schedules.callback()(show_help)
+
+_ENDS = {"acknowledged": "done", "dead": "dead", "lapsed": "lapsed"}
 
 _Name = Annotated[str, typer.Argument(metavar="NAME")]
 _Topic = Annotated[str, typer.Option("--topic", metavar="TOPIC", help="The topic of its messages.")]
@@ -112,6 +120,16 @@ class ContentOptions:
         return sys.stdin.buffer.read() if self.body == "-" else content_of(self.body)
 
 
+@dataclass
+class PreviewOptions:
+    """The planned times, without a schedule."""
+
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Create nothing, and print the first times as of now.")] = (
+        False
+    )
+    count: Annotated[int, typer.Option(min=1, max=100, metavar="N", help="With --dry-run: the number of times.")] = 10
+
+
 @schedules.command()
 @grouped
 def create(
@@ -120,6 +138,7 @@ def create(
     topic: _Topic,
     rule: RuleOptions,
     content: ContentOptions,
+    preview: PreviewOptions,
     replace: Annotated[
         bool, typer.Option("--replace", help="Change the schedule of this name, if there is one.")
     ] = False,
@@ -134,40 +153,65 @@ def create(
     Examples:
       duetime schedules create report --topic reports --cron '30 2 * * *' --zone Europe/Berlin
       duetime schedules create poll --topic jobs --every 90s --body '{"kind": "poll"}' --replace
+      duetime schedules create report --topic reports --cron '30 2 * * *' --zone Europe/Berlin --dry-run
       duetime schedules create party --topic mail --at 2026-12-24T18:00 --at 2026-12-31T23:59 --body @mail.json
     """
     message, times = content.message(topic), rule.times()
+    if preview.dry_run:
+        call = partial(AsyncSchedules.preview, name=name, message=message, count=preview.count, **times)
+        _print_times(asyncio.run(_answer(server, call)), as_json)
+        return
     _one(server, lambda client: client.put(name, message, create_only=not replace, **times), as_json)
 
 
 @schedules.command("list")
 @watched
-def list_schedules(topic: _Topic, server: Server = None, as_json: Json = False) -> None:
-    """List the schedules of a topic, the next one first.
+def list_schedules(
+    topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="The topic of the messages.")] = None,
+    every_topic: Annotated[bool, typer.Option("--all", help="The schedules of all topics.")] = False,
+    server: Server = None,
+    as_json: Json = False,
+) -> None:
+    """List the schedules of a topic, or of all, the next one of a topic first.
 
     \b
     Examples:
       duetime schedules list --topic reports
-      duetime schedules list --topic reports --json | jq -r .name
+      duetime schedules list --all
+      duetime schedules list --all --json | jq -r 'select(.pause_reason) | .topic + " " + .name'
     """
+    if (topic is None) != every_topic:
+        raise typer.BadParameter("give one of --topic and --all")
     asyncio.run(_list(server, topic, as_json))
 
 
-async def _list(server: str | None, topic: str, as_json: bool) -> None:
+async def _list(server: str | None, topic: str | None, as_json: bool) -> None:
+    """Lists the schedules of all topics if none is given."""
     rows: list[tuple[str, ...]] = []
-    async with (
-        AsyncSchedules(await reach(server), timeout=CALL_TIMEOUT) as client,
-        aclosing(client.list(topic)) as found,
-    ):
-        async for one in found:
-            if as_json:
-                print_json(schedule_object(one))
-            else:
-                rows.append((printable(one.name), _rule(one), _next(one), on_one_line(one.body, 40)))
+    address = await reach(server)
+    async with AsyncSchedules(address, timeout=CALL_TIMEOUT) as client:
+        for one_topic in await _topics(address) if topic is None else [topic]:
+            try:
+                async with aclosing(client.list(one_topic)) as found:
+                    async for one in found:
+                        if as_json:
+                            print_json(schedule_object(one))
+                        else:
+                            row = printable(one.name), _rule(one), _next(one), on_one_line(one.body, 40)
+                            rows.append(row if topic else (one_topic, *row))
+            except NotFound:
+                # It was deleted meanwhile.
+                if topic is not None:
+                    raise
     if rows:
-        print_table(["name", "times", "next", "body?1"], rows)
+        print_table([*([] if topic else ["topic"]), "name", "times", "next", "body?1"], rows)
     elif not as_json:
-        echo(f"duetime: topic {topic} has no schedules", err=True)
+        echo(f"duetime: {f'topic {topic} has' if topic else 'there are'} no schedules", err=True)
+
+
+async def _topics(address: str) -> list[str]:
+    async with AsyncAdmin(address, timeout=CALL_TIMEOUT) as admin:
+        return [one.name for one in await admin.topics()]
 
 
 @schedules.command()
@@ -197,13 +241,88 @@ def show_next(
       duetime schedules next report --topic reports --count 5
     """
     found = asyncio.run(_answer(server, lambda client: client.get(topic, name, next_count=count)))
-    for moment in found.next_at:
+    _print_times(found.next_at, as_json)
+    if found.paused:
+        echo(f"duetime: schedule {name} is paused", err=True)
+
+
+def _print_times(times: Iterable[datetime], as_json: bool) -> None:
+    for moment in times:
         if as_json:
             print_json({"planned_at": iso(moment)})
         else:
             echo(local(moment))
-    if found.paused:
-        echo(f"duetime: schedule {name} is paused", err=True)
+
+
+@schedules.command()
+@watched
+def history(
+    name: _Name,
+    topic: _Topic,
+    count: Annotated[int, typer.Option(min=1, max=64, metavar="N", help="The number of messages.")] = 10,
+    server: Server = None,
+    as_json: Json = False,
+) -> None:
+    """List the latest occurrences, and their ends in each group.
+
+    These are the messages with the schedule's key that the log still has, the latest one first. An additional
+    occurrence, sent by run, has no due time.
+
+    \b
+    Examples:
+      duetime schedules history report --topic reports
+      duetime schedules history report --topic reports --json | jq -c 'select(.groups[] == "dead")'
+    """
+    found = asyncio.run(_history(server, topic, name, count))
+    if as_json:
+        for one in found:
+            print_json(one)
+    elif found:
+        rows = [
+            (
+                one["due_at"] or "",
+                one["delivered_at"] or "",
+                "" if one["late_ms"] is None else f"{one['late_ms']} ms",
+                ", ".join(f"{end} in {group}" for group, end in one["groups"].items()) or one["state"],
+                one["id"],
+            )
+            for one in found
+        ]
+        print_table(["due", "delivered", "late", "state", "id"], rows)
+    else:
+        echo(f"duetime: no message of topic {topic} has the key {printable(name)}", err=True)
+
+
+async def _history(server: str | None, topic: str, name: str, count: int) -> list[dict[str, Any]]:
+    async with AsyncFinder(await reach(server), timeout=CALL_TIMEOUT) as finder:
+        found = await finder.find(topic, name, max=count)
+        return list(await asyncio.gather(*(_occurrence(finder, topic, one) for one in found)))
+
+
+async def _occurrence(finder: AsyncFinder, topic: str, found: FoundMessage) -> dict[str, Any]:
+    """An occurrence for machines. Its ends in groups: done, dead, or lapsed."""
+    is_delivered = found.state == "stored"
+    events = (await finder.trace(found.id, topic=topic)).events if is_delivered else []
+    late_ms = next((one.late_ms for one in events if one.kind == "restored"), None)
+    return {
+        "id": found.id,
+        "due_at": iso(found.due_at),
+        "state": found.state,
+        "delivered_at": iso(found.stored_at) if is_delivered else None,
+        "late_ms": late_ms,
+        "groups": _ends(events),
+    }
+
+
+def _ends(events: Iterable[TraceEvent]) -> dict[str, str]:
+    """The end in each group. A redrive removes the end before it."""
+    ends: dict[str, str] = {}
+    for event in events:
+        if event.group and event.kind in _ENDS:
+            ends[event.group] = _ENDS[event.kind]
+        elif event.kind == "redriven":
+            ends.pop(event.group, None)
+    return ends
 
 
 @schedules.command()
