@@ -16,6 +16,7 @@ ALLOWED = {
     "sdk/duetime/client/tasks/app.py put_schedules": "for users' programs that run the consumer themselves",
     "sdk/duetime/django/apps.py DueTimeConfig": "found by Django",
     "sdk/duetime/django/outbox/apps.py OutboxConfig": "found by Django",
+    "sdk/duetime/fastapi.py add_error_handlers": "called by users' applications",
     "services/store/duetime_store/lanes/attendance.py asking_count": "tests wait for it",
     "services/store/duetime_store/queues/consumequeue.py write_late": "tests write units at moments of their choice",
     "services/store/duetime_store/log/intake.py whole_bytes": "the twin's is used; this is what it is compared with",

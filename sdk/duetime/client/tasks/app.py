@@ -19,6 +19,7 @@ from duetime.client.consuming.wrapping import HandlerCallOptions, Middleware, ch
 from duetime.client.errors import InvalidArgument
 from duetime.client.lengths import Length, seconds
 from duetime.client.retry_policy import Backoff, handler_policy
+from duetime.client.sending.producer import AsyncProducer
 from duetime.client.sync.background import background
 from duetime.client.sync.clients import Producer
 from duetime.client.tasks.context import Provider
@@ -78,7 +79,7 @@ class App:
         self._middleware = checked(middleware)
         self._unhandled = unhandled
         self.processes = TaskProcesses(os.cpu_count() or 1)
-        self._sender = TaskSender(partial(Producer, server, token=token, tls=tls), outbox)
+        self._sender = TaskSender(self._make_producer, outbox)
 
     @overload
     def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
@@ -180,6 +181,10 @@ class App:
     def producer(self) -> Producer:
         """The producer of all sends, made at the first use: for `send_many`, transactions and `reschedule`."""
         return self._sender.producer
+
+    def async_producer(self) -> AsyncProducer:
+        """A further producer, for one event loop: `async with app.async_producer() as producer`."""
+        return AsyncProducer(self._server, token=self._token, tls=self._tls)
 
     def consumer(
         self,
@@ -302,6 +307,9 @@ class App:
         for task in self.tasks.values():
             if task.options.times is not None:
                 yield EagerSchedule(task.name, scheduled_message(self.name, task), task.options.times)
+
+    def _make_producer(self) -> Producer:
+        return Producer(self._server, token=self._token, tls=self._tls)
 
     def _call_eagerly(self, message: EagerMessage) -> Any:
         task = self.tasks[message.tags]
