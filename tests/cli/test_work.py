@@ -339,10 +339,10 @@ def test_drain_waits_for_a_task_in_a_process(tmp_path: Path, group: str, nodes: 
 @pytest.mark.proof
 def test_process_of_a_task_ends_with_a_killed_worker(tmp_path: Path, group: str, nodes: LocalCluster) -> None:
     with working(tmp_path, group, nodes, code=SHOP + HOSTED) as work:
-        work.send("wait_hosted", name="gate")
-        work.until_run("begin gate")
+        work.send("render")
+        work.until_run("render")
         work.send("run", text="one")
-        work.until_run("begin gate", "one")
+        work.until_run("render", "one")
         hosted, worker = (int(run["pid"]) for run in work.runs())
         os.kill(worker, signal.SIGKILL)
         until(lambda: not alive(hosted))

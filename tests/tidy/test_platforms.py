@@ -20,6 +20,7 @@ ALLOWED = {
     "sdk/duetime/cli/child.py": SERVERS,
     "sdk/duetime/cli/preflight.py": SERVERS,
     "sdk/duetime/cli/up.py": SERVERS,
+    "sdk/duetime/client/tasks/hosted.py": "of tasks in processes, which are refused elsewhere",
     "sdk/duetime/client/tasks/processes.py": "of tasks in processes, which are refused elsewhere",
     "sdk/duetime/cli/workers.py": "of `duetime work`, which is refused elsewhere",
 }

@@ -4,6 +4,7 @@ It reads jobs from one pipe and answers each in another, a JSON line each. It en
 the middle of a job: the worker has ended, or does not want the result any more.
 """
 
+import fcntl
 import json
 import os
 import queue
@@ -30,6 +31,9 @@ def run(options: dict[str, Any]) -> None:
     # A service manager signals all processes of a service: the worker drains, and this process with it.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
+    # The end of the worker closes this pipe. SIGIO then ends the process, even one whose code holds the interpreter.
+    fcntl.fcntl(options["life_fd"], fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(options["life_fd"], fcntl.F_SETFL, os.O_ASYNC)
     sys.path[:] = options["path"]
     jobs: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(options["jobs_fd"], jobs.put), daemon=True).start()

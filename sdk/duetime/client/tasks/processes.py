@@ -43,21 +43,23 @@ class TaskProcess:
     def __init__(self, modules: list[str]) -> None:
         jobs_fd, own_fd = os.pipe()
         self._jobs = FileIO(own_fd, "w")
+        # Closes with this process: the kernel then ends the other one.
+        life_fd, self._life_fd = os.pipe()
         self._answers_fd, answers_fd = os.pipe()
         options = {"path": sys.path, "first": modules, "jobs_fd": jobs_fd, "answers_fd": answers_fd}
+        options["life_fd"] = life_fd
         try:
             self._process = subprocess.Popen(  # noqa: S603  this interpreter
                 [sys.executable, "-P", "-m", "duetime.client.tasks.hosted", json.dumps(options)],
                 stdin=subprocess.DEVNULL,
-                pass_fds=[jobs_fd, answers_fd],
+                pass_fds=[jobs_fd, answers_fd, life_fd],
             )
         except BaseException:
-            self._jobs.close()
-            os.close(self._answers_fd)
+            self._close()
             raise
         finally:
-            os.close(jobs_fd)
-            os.close(answers_fd)
+            for fd in (jobs_fd, answers_fd, life_fd):
+                os.close(fd)
         self._rest = b""
         try:
             _raise(self._answer(START_S_MAX, f"the process of the task was not ready within {START_S_MAX:g} s"))
@@ -81,8 +83,12 @@ class TaskProcess:
         """Kills the process."""
         self._process.kill()
         self._process.wait()
+        self._close()
+
+    def _close(self) -> None:
         self._jobs.close()
         os.close(self._answers_fd)
+        os.close(self._life_fd)
 
     def _answer(self, timeout_s: float | None, late: str) -> dict[str, Any]:
         """The next line of the process. Raises: TimeoutError; HostedError: the process has ended."""
@@ -118,6 +124,7 @@ class TaskProcesses:
     def handler(self, function: Callable[..., Any], timeout_s: float | None) -> Callable[[LeasedMessage], None]:
         """The handler of a task for a consumer, which runs it in a process. `timeout_s`: its hard time limit."""
         module, name = _place(function)
+        self._is_closed = False
 
         def handle(message: LeasedMessage) -> None:
             job = {"module": module, "name": name, "timeout_s": timeout_s, **_wire(message)}
