@@ -29,6 +29,7 @@ from bench.lone_tables import lone_tables
 from bench.peers import Missing
 from bench.peers.duetime import DueTime
 from bench.peers.postgres import Postgres
+from bench.processes import inherited
 from bench.report import draw_tables
 
 COUNTS = (1, 8, 32, 64)
@@ -121,7 +122,7 @@ def figures(found: Sequence[Mapping[str, Any]], server_s: float, seconds: float)
 
 @contextlib.contextmanager
 def _client(system: System) -> Any:
-    environment = os.environ | system.environment
+    environment = inherited() | system.environment
     process = subprocess.Popen(
         [system.python, "-m", "bench.lone_client"],
         stdin=subprocess.PIPE,

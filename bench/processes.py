@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from duetime.engine import FORMER_ENGINE, VARIABLE
+
 START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 60.0
 METRICS_TIMEOUT_S = 10.0
@@ -45,8 +47,7 @@ class Processes:
         self.directory = directory
         self.log = directory / "up.log"
         self.serving: dict[str, Any] = {}
-        self._environment = {k: v for k, v in os.environ.items() if not k.startswith("DUETIME_")}
-        self._environment |= {"DUETIME_LOG_FORMAT": "json", **(environment or {})}
+        self._environment = inherited() | {"DUETIME_LOG_FORMAT": "json", **(environment or {})}
         # Set as a variable too: only the cluster is measured.
         self._environment["DUETIME_UP_NO_CONSOLE"] = "1"
         self._options = ["--inner-ports"] if together else []
@@ -145,6 +146,16 @@ class Processes:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def inherited() -> dict[str, str]:
+    """This process's environment, without variables of DueTime, and without the SDK's choice of gRPC's engine here:
+    another tree may choose differently."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("DUETIME_") and (name, value) != (VARIABLE, FORMER_ENGINE)
+    }
 
 
 def wait_until(true: Any, deadline_s: float, what: str) -> None:

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from duetime.engine import FORMER_ENGINE, VARIABLE
 
 from bench import lone
 from bench.lone_client import Order, laps
 from bench.lone_tables import lone_tables
 from bench.peers.duetime import DueTime
+from bench.processes import inherited
 
 
 def test_laps_end_with_the_measured_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,3 +100,11 @@ def test_producers_of_two_processes_are_measured(cluster: DueTime) -> None:
     assert found["rate"] > 0
     assert 0 < found["p50"] <= found["p99"]
     assert json.loads(json.dumps(found)) == found
+
+
+def test_another_tree_chooses_its_own_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, FORMER_ENGINE)
+    monkeypatch.setenv("DUETIME_TOKEN", "of this user")
+    assert not {VARIABLE, "DUETIME_TOKEN"} & inherited().keys()
+    monkeypatch.setenv(VARIABLE, "")
+    assert inherited()[VARIABLE] == ""
