@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import pytest
-from duetime import Closed, InvalidMessage, Producer, ServerError, Token, Unavailable
+from duetime import Closed, InvalidArgument, InvalidMessage, Producer, ServerError, Token, Unavailable
 from duetime.client.blocking import BlockingMethod
 from duetime.client.connection import GatewayConnection
 from duetime.client.sending.capacity import Capacity
@@ -231,3 +231,15 @@ def test_replaced_certificates_take_a_new_channel(monkeypatch: pytest.MonkeyPatc
     current = second
     assert call(b"", 1.0) == b"other ca"
     assert events == ["closed b'ca'"]
+
+
+def test_an_unreadable_token_costs_no_connection(threaded_tap: Gateway, topic: str) -> None:
+    tokens = iter(["first", "", "third"])
+    with Producer(threaded_tap.address, token=Token(lambda: next(tokens))) as producer:
+        producer.send(topic, b"x")
+        opened = producer._client._threads._lone._method._open
+        with pytest.raises(InvalidArgument):
+            producer.send(topic, b"y")
+        producer.send(topic, b"z")
+        assert producer._client._threads._lone._method._open is opened
+    assert bodies_of(threaded_tap.sends) == [b"x", b"z"]

@@ -6,7 +6,7 @@ from typing import Any
 import grpc
 
 from duetime.client.connection import GatewayConnection
-from duetime.client.errors import from_status
+from duetime.client.errors import DueTimeError, from_status
 from duetime.tls import Pems
 
 
@@ -43,6 +43,9 @@ class BlockingMethod:
         except grpc.RpcError as error:
             # It has the methods of grpc.aio's error.
             raise from_status(error, self._connection.server) from error  # type: ignore[arg-type]
+        except DueTimeError:
+            # The token can't be read.
+            raise
         except BaseException:
             # An interrupt may leave one of gRPC's locks held: no thread may use this channel again, not even to close
             # it. The next call makes another.
