@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import grpc
-from duetime.engine import choose_engine
 from duetime.tls import FollowingChannel, credentials_of
 from duetime_format.limits import GRPC_MESSAGE_BYTES_MAX
 
@@ -12,8 +11,6 @@ from duetime_core.access.callers import ClusterSecret
 from duetime_core.access.credentials import NO_CREDENTIALS, ClusterCredentials
 from duetime_core.within.channel import Channel
 from duetime_core.within.places import place_of
-
-choose_engine()
 
 MESSAGE_OPTIONS = (
     ("grpc.max_receive_message_length", GRPC_MESSAGE_BYTES_MAX),

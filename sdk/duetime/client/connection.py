@@ -26,11 +26,8 @@ from duetime.client.process import connections
 from duetime.client.proxies import direct_options
 from duetime.client.tokens import TokenSource, credentials_for, showing
 from duetime.client.trust import Tls, followed_for
-from duetime.engine import choose_engine
 from duetime.tls import FollowingChannel, Pems, credentials_of
 from duetime.v1 import gateway_pb2_grpc
-
-choose_engine()
 
 PORT_DEFAULT = "9800"
 SERVER_DEFAULT = f"localhost:{PORT_DEFAULT}"
