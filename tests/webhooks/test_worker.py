@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from duetime import AsyncDeadLetters, InvalidArgument
 from duetime.client.errors import DueTimeError
+from duetime.v1 import audit_pb2
 from duetime.v1 import webhooks_pb2 as pb
 from duetime_webhooks import following
 from duetime_webhooks.settings import WebhookSettings
@@ -58,6 +59,9 @@ async def test_gone_receiver_pauses_the_webhook_and_no_message_is_lost(rig: Webh
     receipt = await rig.producer.send("orders", b"x")
     found = await rig.until(lambda one: one.paused)
     assert found.pause_reason == "the receiver answered 410 Gone"
+    request = audit_pb2.ListAuditEventsRequest(method="PauseWebhook")
+    (event,) = (await rig.call("ListAuditEvents", request)).events
+    assert (event.process, event.user, event.resource) == ("webhooks", "", "webhook paid, by 410 Gone")
     count = len(rig.receiver.requests)
     await rig.call("UpdateWebhook", pb.UpdateWebhookRequest(name="paid", url=rig.receiver.url("/new")))
     resumed = await rig.call("ResumeWebhook", pb.WebhookRef(name="paid"))

@@ -5,14 +5,18 @@ unavailable, the known webhooks continue, and changes wait.
 """
 
 import asyncio
+import secrets
+import socket
 from collections.abc import Mapping
 
 import structlog
 from duetime_core.access.sealing import Seal
+from duetime_core.audit.events import AuditedCall, plain
 from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError
-from duetime_core.metadata import Database
+from duetime_core.metadata import AuditRow, Database
 from duetime_core.metadata import webhooks as table
+from duetime_core.metadata.audit import add_rows
 from duetime_core.metadata.webhooks import StoredWebhook, WebhookReport
 from duetime_core.telemetry.logs import sparing
 from sqlalchemy.orm import Session
@@ -144,8 +148,15 @@ class WebhookFollower:
     async def pause(self, stored: StoredWebhook, error: str) -> None:
         """Pauses a webhook whose receiver wants no more messages, unless it was changed meanwhile."""
         reason = f"the receiver answered {error}"
+
+        def work(session: Session) -> bool:
+            paused = table.pause_by_worker(session, stored, reason)
+            if paused:
+                add_rows(session, [self._act(f"webhook {stored.name}, by 410 Gone")])
+            return paused
+
         try:
-            paused = await self._database.run(lambda session: table.pause_by_worker(session, stored, reason))
+            paused = await self._database.run(work)
         except DueTimeError as fault:
             # The next message meets the same answer.
             rare.warning("cannot pause a webhook", webhook=stored.name, why=fault.text)
@@ -155,3 +166,9 @@ class WebhookFollower:
             delivery = self._deliveries.get(stored.name)
             if delivery is not None and delivery.webhook.stored == stored:
                 self._end(stored.name)
+
+    def _act(self, resource: str) -> AuditRow:
+        """A row of the audit log for a pause by this worker, which no caller asked for."""
+        method = "worker/PauseWebhook"
+        event = AuditedCall(self._clock.now_ms(), "", plain(socket.gethostname()), "", method, resource, "OK", "")
+        return AuditRow(secrets.token_hex(16), "webhooks", event)
