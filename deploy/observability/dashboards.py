@@ -273,12 +273,8 @@ GROUPS = Dashboard(
                 ),
             ),
             panel(
-                "Requests of webhooks, p99",
-                (
-                    "histogram_quantile(0.99, "
-                    f"sum by (webhook, le) (rate(duetime_webhooks_request_seconds_bucket{RATE})))",
-                    "{{webhook}}",
-                ),
+                "Requests of webhooks, seconds",
+                *quantiles("duetime_webhooks_request_seconds", "webhook"),
                 unit="s",
             ),
         ),
