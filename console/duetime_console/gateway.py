@@ -23,8 +23,8 @@ DELETE_TIMEOUT_S = 120.0
 READING = frozenset(
     "Backlog DescribeGroup DescribeTopic GetBacklogReport GetMessage GetOffsets GetReports GetRoute GetSchedule "
     "GetTransaction ListAuditEvents ListDeadLetters ListFiles ListGroups ListLanes ListLiteTopics ListPending "
-    "ListQuotas ListRetries ListSchedules ListShards ListTopics ListTransactions Pull PullQueues QueryMessages "
-    "SearchOffset TraceMessage WhoAmI".split()
+    "ListQuotas ListRetries ListSchedules ListShards ListTopics ListTransactions ListWebhooks Pull PullQueues "
+    "QueryMessages SearchOffset TraceMessage WhoAmI".split()
 )
 # HTTP's status by gRPC's code, as in google.rpc.Code.
 STATUSES = {

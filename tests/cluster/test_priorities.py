@@ -23,6 +23,14 @@ class Running:
         request = consumer_pb2.ReceiveRequest(group=GROUP, topic=TOPIC)
         return list((await self.stub.Receive(request, timeout=60)).messages)
 
+    async def take_all(self, count: int) -> dict[bytes, consumer_pb2.LeasedMessage]:
+        """By body. A receive answers when it has one, and another shard's may come a moment later."""
+        found: dict[bytes, consumer_pb2.LeasedMessage] = {}
+        request = consumer_pb2.ReceiveRequest(group=GROUP, topic=TOPIC, wait_ms=20_000)
+        while len(found) < count:
+            found |= {one.message.body: one for one in (await self.stub.Receive(request, timeout=60)).messages}
+        return found
+
     async def nack(self, leased: consumer_pb2.LeasedMessage, **fields: Any) -> None:
         nack = consumer_pb2.Nack(receipt=leased.receipt, **fields)
         answer = await self.stub.Nack(consumer_pb2.NackRequest(group=GROUP, nacks=[nack]), timeout=60)
@@ -64,9 +72,8 @@ async def test_a_retry_and_a_dead_letter_keep_the_priority(running: Running) -> 
     await running.nack(leased, delay_ms=60_000)
     await running.producer.send(TOPIC, b"high", priority=3)
     await running.cluster.advance("61s")
-    again, high = await running.take()
-    assert (again.message.body, again.message.priority, again.attempt) == (b"again", 1, 2)
-    assert high.message.body == b"high"
+    again = (await running.take_all(2))[b"again"]
+    assert (again.message.priority, again.attempt) == (1, 2)
     await running.nack(again, reject=True)
     async with AsyncDeadLetters(running.cluster.address, GROUP) as letters:
         (letter,) = [one async for one in letters.list()]

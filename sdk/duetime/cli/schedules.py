@@ -172,7 +172,7 @@ def list_schedules(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """List the schedules of a topic, or of all, the next one of a topic first.
+    """List the schedules of a topic, the next one first.
 
     \b
     Examples:
@@ -211,7 +211,8 @@ async def _list(server: str | None, topic: str | None, as_json: bool) -> None:
 
 async def _topics(address: str) -> list[str]:
     async with AsyncAdmin(address, timeout=CALL_TIMEOUT) as admin:
-        return [one.name for one in await admin.topics()]
+        # Those of groups, such as %RETRY%billing, have no schedules.
+        return [one.name for one in await admin.topics() if not one.name.startswith("%")]
 
 
 @schedules.command()
@@ -263,9 +264,10 @@ def history(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """List the latest occurrences, and their ends in each group.
+    """List the latest occurrences and their outcomes.
 
-    These are the messages with the schedule's key that the log still has, the latest one first. An additional
+    These are the messages with the schedule's key that the log still has, the latest one first, and their ends in
+    each group. An additional
     occurrence, sent by run, has no due time.
 
     \b
