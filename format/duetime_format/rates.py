@@ -15,6 +15,8 @@ _RATE = re.compile(r"([0-9]{1,9})/([smhd])(?:,burst=([0-9]{1,9}))?")
 
 # A message `duetime.v1.DeliveryRate`, or an object with its fields: this package imports no contract.
 DeliveryRate = Any
+# `duetime.v1.GroupLimit`, in the same way.
+GroupLimit = Any
 
 
 def fill(rate: DeliveryRate, text: str) -> None:
@@ -40,6 +42,16 @@ def written(rate: DeliveryRate) -> str:
     """The text that `fill` reads, if the rate has no faults."""
     unit = next((name for name, ms in _UNIT_MS.items() if ms == rate.per_ms), f"{rate.per_ms}ms")
     return f"{rate.count}/{unit}" + (f",burst={rate.burst}" if rate.burst else "")
+
+
+def rate_of(limit: GroupLimit) -> str:
+    """The rate of a limit as text; empty: none."""
+    return written(limit.rate) if limit.HasField("rate") else ""
+
+
+def limit_text(limit: GroupLimit) -> str:
+    """A limit of a group, such as `50/s, 1 per key`; empty: there is none."""
+    return ", ".join(filter(None, [rate_of(limit), f"{limit.per_key} per key" if limit.per_key else ""]))
 
 
 def faults(rate: DeliveryRate, prefix: str = "") -> list[Violation]:

@@ -60,7 +60,7 @@ def _answer(group: consumer_pb2.Group) -> OperationAnswer:
     found = [
         LimitAnswer(
             topic=one.topic or None,
-            rate=rates.written(one.rate) if one.HasField("rate") else None,
+            rate=rates.rate_of(one) or None,
             per_key=one.per_key or None,
         )
         for one in group.limits.limits

@@ -158,10 +158,7 @@ async def _group(
         start=_STARTS.get(described.group.start, "earliest"),
         sums=sums_of(described),
         topics=sorted({queue.topic for queue in described.queues}),
-        limits=[
-            (one.topic, rates.written(one.rate) if one.HasField("rate") else "", one.per_key)
-            for one in described.group.limits.limits
-        ],
+        limits=[(one.topic, rates.rate_of(one), one.per_key) for one in described.group.limits.limits],
         form=fields | (form or {}),
         faults=faults or {},
         error=error,

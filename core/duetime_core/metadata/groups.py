@@ -126,26 +126,28 @@ class GroupTable:
     async def update(self, name: str, retry: message_pb2.RetryPolicy) -> consumer_pb2.Group:
         """The group with a new policy. Raises: NotFound, Unavailable."""
 
-        def work(session: Session) -> GroupModel | None:
-            row = session.get(GroupModel, name)
-            if row is not None:
-                row.retry = retry_policy.render(retry)
-            return row
+        def change(row: GroupModel) -> None:
+            row.retry = retry_policy.render(retry)
 
-        group = self._remember(name, await self._database.run(work))
-        if group is None:
-            raise _not_found(name)
-        return group
+        return await self._change(name, change)
 
     async def limit(self, name: str, limit: consumer_pb2.GroupLimit) -> consumer_pb2.Group:
         """The group with another limit. Raises: NotFound, Unavailable, GroupLimitsExhausted."""
         now_ms = self._clock.now_ms()
 
+        def change(row: GroupModel) -> None:
+            known = group_limits.known_of(_message(row))
+            row.limits = group_limits.render(group_limits.replaced(known, limit, now_ms))
+
+        return await self._change(name, change)
+
+    async def _change(self, name: str, change: Callable[[GroupModel], None]) -> consumer_pb2.Group:
+        """The group after a change of its row, which is locked. Raises: as `change`, NotFound, Unavailable."""
+
         def work(session: Session) -> GroupModel | None:
             row = session.get(GroupModel, name, with_for_update=True)
             if row is not None:
-                known = group_limits.known_of(_message(row))
-                row.limits = group_limits.render(group_limits.replaced(known, limit, now_ms))
+                change(row)
             return row
 
         group = self._remember(name, await self._database.run(work))

@@ -32,7 +32,7 @@ def parse(text: str) -> GroupLimits:
 
 def render(found: GroupLimits) -> str:
     """The text that `parse` reads."""
-    rows = [{"topic": one.topic, "rate": rate_of(one), "per_key": one.per_key} for one in found.limits]
+    rows = [{"topic": one.topic, "rate": rates.rate_of(one), "per_key": one.per_key} for one in found.limits]
     return json.dumps({"set_at_ms": found.set_at_ms, "limits": rows})
 
 
@@ -40,11 +40,6 @@ def known_of(group: Group) -> GroupLimits:
     """The limits of a group. One that never had any has had none since it was created: limits of a deleted group
     of its name are older."""
     return group.limits if group.HasField("limits") else GroupLimits(set_at_ms=group.created_at_ms)
-
-
-def rate_of(limit: GroupLimit) -> str:
-    """The rate as text; empty: none."""
-    return rates.written(limit.rate) if limit.HasField("rate") else ""
 
 
 def replaced(known: GroupLimits, limit: GroupLimit, now_ms: int) -> GroupLimits:

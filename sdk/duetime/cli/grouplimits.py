@@ -77,30 +77,25 @@ def limit(
 
 def limit_lines(found: Iterable[consumer_pb2.GroupLimit]) -> list[str]:
     """A line for each limit."""
-    return [f"receives at most {_text(one)} {f'in {one.topic}' if one.topic else 'in each topic'}" for one in found]
+    return [
+        f"receives at most {rates.limit_text(one)} {f'in {one.topic}' if one.topic else 'in each topic'}"
+        for one in found
+    ]
 
 
 def limited(group: consumer_pb2.Group) -> str:
     """The limits in a table."""
-    return "; ".join(f"{one.topic} {_text(one)}".strip() for one in group.limits.limits) or "-"
+    return "; ".join(f"{one.topic} {rates.limit_text(one)}".strip() for one in group.limits.limits) or "-"
 
 
 def limits_object(group: consumer_pb2.Group) -> dict[str, Any]:
     """The limits in JSON."""
     return {
         "limits": [
-            {"topic": one.topic or None, "rate": _rate(one) or None, "per_key": one.per_key or None}
+            {"topic": one.topic or None, "rate": rates.rate_of(one) or None, "per_key": one.per_key or None}
             for one in group.limits.limits
         ]
     }
-
-
-def _text(one: consumer_pb2.GroupLimit) -> str:
-    return ", ".join(filter(None, [_rate(one), f"{one.per_key} per key" if one.per_key else ""]))
-
-
-def _rate(one: consumer_pb2.GroupLimit) -> str:
-    return rates.written(one.rate) if one.HasField("rate") else ""
 
 
 def _fill(rate: consumer_pb2.DeliveryRate, text: str) -> None:

@@ -259,10 +259,7 @@ def group_of(group: consumer_pb2.Group) -> Group:
         start = "latest"
     elif group.start == consumer_pb2.GROUP_START_TIME:
         start = moment(group.start_at_ms)
-    limits = [
-        GroupLimit(one.topic, rates.written(one.rate) if one.HasField("rate") else None, one.per_key or None)
-        for one in group.limits.limits
-    ]
+    limits = [GroupLimit(one.topic, rates.rate_of(one) or None, one.per_key or None) for one in group.limits.limits]
     return Group(group.name, start, group.ordered, render(group.retry), moment(group.created_at_ms), limits)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from duetime.v1 import consumer_pb2, export_pb2, gateway_pb2, pending_pb2, quotas_pb2, schedules_pb2, webhooks_pb2
 from duetime_core.audit.events import Act
-from duetime_core.rpc import group_limits
+from duetime_format import rates
 
 _DRY = " (dry run)"
 
@@ -37,8 +37,7 @@ def _pause(request: consumer_pb2.PauseGroupRequest | consumer_pb2.ResumeGroupReq
 
 
 def _limit(request: consumer_pb2.LimitGroupRequest) -> str:
-    topic, per_key = request.limit.topic, request.limit.per_key
-    limit = ", ".join(filter(None, [group_limits.rate_of(request.limit), f"{per_key} per key" if per_key else ""]))
+    topic, limit = request.limit.topic, rates.limit_text(request.limit)
     return f"group {request.name}{f', topic {topic}' if topic else ''}: {limit or 'no limit'}"
 
 

@@ -37,6 +37,7 @@ from duetime_store.reading.lites import LiteFiller
 from duetime_store.reading.offsets import first_stored_at
 from duetime_store.reading.reader import Reader, fitting
 from duetime_store.reading.turns import ScanTurns, YieldingScan
+from duetime_store.writing.staging import wake
 
 _QUEUE_OFFSET = record.MULTI_QUEUE_OFFSET.encode()
 # The table of a broker's offsets in lite topics.
@@ -309,7 +310,7 @@ class LiteReceiver:
             if not keys or left_ms <= 0 or waiter.is_over:
                 break
             permitted = asyncio.get_running_loop().create_future()
-            bucket.hold(partial(_finish, permitted))
+            bucket.hold(partial(wake, (permitted,)))
             await self._clock.wait_for(permitted, left_ms)
         return keys
 
@@ -327,11 +328,6 @@ class LiteReceiver:
                 queue = self._queues.find(asked.topic, number)
                 found[number] = await first_stored_at(walk, self._log, queue, asked.start_at_ms)
         starts[name] = found
-
-
-def _finish(future: "asyncio.Future[None]") -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 async def list_lite_topics(

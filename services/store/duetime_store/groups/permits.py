@@ -18,9 +18,10 @@ from dataclasses import replace
 from duetime.v1 import consumer_pb2
 from duetime_core.clock import Clock, Timer
 from duetime_core.errors import refuse
+from duetime_core.rpc import group_limits
 from duetime_format import limits as contract
 from duetime_format import rates
-from duetime_format.errors import Violation, within
+from duetime_format.errors import Violation
 
 from duetime_store.groups.fetch import FetchRequest
 
@@ -209,9 +210,7 @@ class GroupPermits:
 
 def _check(limits: consumer_pb2.GroupLimits) -> None:
     """Raises: InvalidArgument."""
-    found = [fault for one in limits.limits if one.HasField("rate") for fault in rates.faults(one.rate, "limits.rate.")]
-    for one in limits.limits:
-        found += within("limits.per_key", one.per_key, 0, contract.PER_KEY_MAX)
+    found = [fault for one in limits.limits for fault in group_limits.violations("limits", one)]
     if len(limits.limits) > contract.GROUP_LIMITS_MAX:
         text = f"{len(limits.limits)} are above {contract.GROUP_LIMITS_MAX}"
         found.append(Violation("limits.limits", text))
