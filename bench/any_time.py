@@ -5,7 +5,6 @@
 
 import argparse
 import asyncio
-import json
 import random
 import sys
 import tempfile
@@ -285,10 +284,7 @@ def main() -> int:
             return 1
         finally:
             duetime.stop()
-    last = json.loads(report.LAST.read_text()) if report.LAST.exists() else {}
-    last["any_time"] = last.get("any_time", {}) | found
-    report.LAST.write_text(json.dumps(last, indent=2) + "\n")
-    report.show_any_time(found, Console(width=None if sys.stdout.isatty() else 130))
+    report.keep_any_time(found)
     return 0
 
 

@@ -50,6 +50,14 @@ def show_any_time(found: dict[str, Any], console: Console) -> None:
     draw_tables(any_time_tables(found), console)
 
 
+def keep_any_time(found: dict[str, Any]) -> None:
+    """Adds results of `bench.any_time` to the last run, and prints them."""
+    last = json.loads(LAST.read_text()) if LAST.exists() else {}
+    last["any_time"] = last.get("any_time", {}) | found
+    LAST.write_text(json.dumps(last, indent=2) + "\n")
+    show_any_time(found, Console(width=None if sys.stdout.isatty() else 130))
+
+
 def draw_tables(found: list[Table], console: Console) -> None:
     """Prints tables."""
     for table in found:

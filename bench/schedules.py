@@ -6,7 +6,6 @@ bench/last.json.
 
 import argparse
 import asyncio
-import json
 import sys
 import tempfile
 import threading
@@ -17,7 +16,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from duetime import AsyncSchedules, Message
-from rich.console import Console
 
 from bench import report
 from bench.any_time import INSTANT_RATE, fill_instant
@@ -135,10 +133,7 @@ def main() -> int:
             return 1
         finally:
             duetime.stop()
-    last = json.loads(report.LAST.read_text()) if report.LAST.exists() else {}
-    last.setdefault("any_time", {})["schedules"] = found
-    report.LAST.write_text(json.dumps(last, indent=2) + "\n")
-    report.show_any_time({"schedules": found}, Console(width=None if sys.stdout.isatty() else 130))
+    report.keep_any_time({"schedules": found})
     return 0
 
 
