@@ -18,6 +18,7 @@ from typing import Any
 from duetime.v1 import pending_pb2, store_pb2
 from duetime_core.errors import DueTimeError
 from duetime_format import record
+from duetime_format.deletions import Deletion
 from duetime_format.errors import DamagedBytes
 from duetime_format.properties import decode_properties
 from duetime_store.deleting import CLOSE, DELETE, TopicCalls
@@ -156,19 +157,20 @@ class DeletionLife(PendingLife):
 
     def retain(self) -> None:
         """Skipped after a failed call that deleted the topic: its messages are neither there nor known to be gone."""
-        if self.is_gone or not self._has_deletion():
+        if self.is_gone or self._deletion() is None:
             super().retain()
 
     # --- checks -------------------------------------------------------------------------------------------------------
 
-    def _has_deletion(self) -> bool:
+    def _deletion(self) -> Deletion | None:
+        """That of the present topic."""
         known = self.store.queues.deletions.get(TOPIC)
-        return known is not None and known.generation >= self.generation
+        return known if known is not None and known.generation >= self.generation else None
 
     def note_deletion(self) -> None:
         """The shard has the deletion: forgets everything that readers saw in the topic."""
-        known = self.store.queues.deletions.get(TOPIC)
-        if known is None or self.is_gone or not self._has_deletion():
+        known = self._deletion()
+        if known is None or self.is_gone:
             return
         self.is_gone = True
         # First offset of a new queue, by queue: after every offset that was read.
