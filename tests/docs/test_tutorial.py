@@ -3,9 +3,12 @@
 A comment above each block gives the reader's step:
 
     <!-- step: file NAME -->     writes it to a file
+    <!-- step: append NAME -->   adds it to the end of a file
     <!-- step: run -->           runs it in the first terminal
     <!-- step: background -->    runs it in a terminal of its own, and leaves it running
     <!-- step: prints -->        compares it with the end of the last run's output; `…` matches any text
+
+A step without a block, `<!-- step: ctrl-c COMMAND -->`, presses Ctrl-C in the terminal of a running command.
 """
 
 import os
@@ -29,7 +32,7 @@ TUTORIAL = PROJECT / "docs" / "tutorial.md"
 DEADLINE_S = 60.0
 INSTALL_S = 600.0
 
-_STEP = re.compile(r"^<!-- step: (?P<does>.+?) -->\n```\w*\n(?P<text>.*?)^```$", re.M | re.S)
+_STEP = re.compile(r"^<!-- step: (?P<does>.+?) -->\n(?:```\w*\n(?P<text>.*?)^```$)?", re.M | re.S)
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,8 @@ class Step:
 def steps() -> list[Step]:
     page = TUTORIAL.read_text()
     return [
-        Step(found["does"], found["text"], page.count("\n", 0, found.start()) + 1) for found in _STEP.finditer(page)
+        Step(found["does"], found["text"] or "", page.count("\n", 0, found.start()) + 1)
+        for found in _STEP.finditer(page)
     ]
 
 
@@ -65,7 +69,8 @@ class Reader:
         # Commands run in the first terminal, so that a later block finds its folder and variables.
         self._said = ""
         self.printed: list[str] = []
-        self.background: list[subprocess.Popen[str]] = []
+        # Running commands by their text.
+        self.background: dict[str, subprocess.Popen[str]] = {}
         self._environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(folder),
@@ -84,19 +89,25 @@ class Reader:
         verb, _, name = step.does.partition(" ")
         if verb == "file":
             (self.shop / name).write_text(step.text)
+        elif verb == "append":
+            with (self.shop / name).open("a") as file:
+                file.write(step.text)
         elif verb == "run":
             self._run(step)
         elif verb == "background":
-            self.start(f". .venv/bin/activate\nexec env {self._with_port(step.text)}")
+            process = self.start(f". .venv/bin/activate\nexec env {self._with_port(step.text)}")
+            self.background[step.text] = process
             if "duetime up" in step.text:
-                self._wait_for_cluster()
+                self._wait_for_cluster(process)
+        elif verb == "ctrl-c":
+            self.ctrl_c(name)
         else:
             assert verb == "prints", step
             self._compare(step)
 
     def _run(self, step: Step) -> None:
         inside = "" if "cd shop" in step.text else "cd shop\n. .venv/bin/activate\n"
-        script = f"set -euo pipefail\n{inside}{self._said}{step.text}"
+        script = f"set -eu\n{inside}{self._said}{step.text}"
         self._said += "".join(f"{line}\n" for line in step.text.splitlines() if line.startswith(("export ", "unset ")))
         done = subprocess.run(
             ["bash", "-c", script],
@@ -119,10 +130,16 @@ class Reader:
             text=True,
         )
         self._opened.callback(_end, process)
-        self.background.append(process)
         return process
 
-    def _wait_for_cluster(self) -> None:
+    def ctrl_c(self, command: str) -> None:
+        """Ends the running command that begins with this."""
+        (text,) = [text for text in self.background if text.startswith(command)]
+        process = self.background.pop(text)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(DEADLINE_S) == 0
+
+    def _wait_for_cluster(self, process: subprocess.Popen[str]) -> None:
         """Waits for the printed line, as a reader does."""
         give_up_at_s = time.monotonic() + DEADLINE_S
         while True:
@@ -130,7 +147,7 @@ class Reader:
                 if probe.connect_ex(("127.0.0.1", self._port)) == 0:
                     return
             assert time.monotonic() < give_up_at_s, "the cluster does not start"
-            assert self.background[-1].poll() is None, "the cluster has ended"
+            assert process.poll() is None, "the cluster has ended"
             time.sleep(0.1)
 
     def _with_port(self, command: str) -> str:
@@ -176,7 +193,7 @@ def reader(tmp_path: Path, wheels: Path) -> Iterator[Reader]:
 
 
 def test_every_block_has_a_step() -> None:
-    assert len(steps()) == TUTORIAL.read_text().count("```") // 2 > 10
+    assert len([step for step in steps() if step.text]) == TUTORIAL.read_text().count("```") // 2 > 20
 
 
 @pytest.mark.proof
@@ -184,16 +201,13 @@ def test_every_block_has_a_step() -> None:
 def test_tutorial_can_be_followed(reader: Reader) -> None:
     for step in steps():
         reader.do(step)
-    # "Stop the two in your terminals with Ctrl-C first."
-    for process in reversed(reader.background):
-        process.send_signal(signal.SIGINT)
-        assert process.wait(DEADLINE_S) == 0
+    # "Stop the cluster in your terminal with Ctrl-C first."
+    reader.ctrl_c("duetime up")
+    assert not reader.background
     units = [reader.unit(name) for name in ("shop-worker.service", "duetime.service")]
-    reader.do(Step("run", "TIME_TO_PAY=1s python shop.py place 43", 0))
-    give_up_at_s = time.monotonic() + DEADLINE_S
-    while "43 cancelled" not in reader.printed:
-        assert time.monotonic() < give_up_at_s, reader.printed
-        reader.do(Step("run", "python shop.py show 43", 0))
+    place = """python -c 'import tasks; tasks.place("61")'"""
+    reader.do(Step("run", f"until TIME_TO_PAY=1s {place}; do sleep 0.2; done", 0))
+    reader.do(Step("run", "until test -e mails/61-cancelled; do sleep 0.2; done", 0))
     for unit in units:
         unit.send_signal(signal.SIGTERM)
         assert unit.wait(DEADLINE_S) == 0
