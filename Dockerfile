@@ -51,7 +51,7 @@ FROM ${PYTHON_IMAGE} AS process
 RUN echo 'duetime:x:10001:10001:DueTime:/tmp:/usr/sbin/nologin' >> /etc/passwd \
     && echo 'duetime:x:10001:' >> /etc/group \
     && install -d -o 10001 -g 10001 /var/lib/duetime \
-    && for name in tls certs certs/gateway certs/store certs/scheduler certs/retry certs/console certs/spark certs/public; do \
+    && for name in tls certs certs/gateway certs/store certs/scheduler certs/retry certs/console certs/webhooks certs/spark certs/public; do \
        install -d -o 10001 -g 10001 -m 0700 "/etc/duetime/$name"; done
 ENV PATH=/opt/duetime/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from duetime_core.node.settings import NodeSettings
 from duetime_core.together import node_class
+from duetime_webhooks.settings import WebhookSettings
 
 PROJECT = Path(__file__).resolve().parents[2]
 PLAIN = ("docker-compose.yml",)
@@ -42,7 +43,9 @@ def settings_of(name: str, service: Service, **environment: str) -> NodeSettings
     def value(text: str) -> str:
         return re.sub(r"\$\{(\w+):-([^}]*)\}", lambda found: environment.get(found[1]) or found[2], text)
 
-    kind: type[NodeSettings] = node_class(name.partition("-")[0]).settings_class
+    role = name.partition("-")[0]
+    # The worker is no node of a process that runs several.
+    kind: type[NodeSettings] = WebhookSettings if role == "webhooks" else node_class(role).settings_class
     prefix = kind.model_config["env_prefix"]
     image = dict(re.findall(rf"\b({prefix}\w+)=(\S+)", (PROJECT / "Dockerfile").read_text()))
     assert image[prefix + "HOST"] == "0.0.0.0"

@@ -21,12 +21,12 @@ CHOICES: dict[str, tuple[list[str], list[str]]] = {
     "plain": (["plain"], ["access.mode=plain"]),
     "tls": (["tls"], []),
     "plain with KEDA and Prometheus": (
-        ["plain", "keda", "monitoring"],
-        ["access.mode=plain", "keda.enabled=true", "monitoring.enabled=true"],
+        ["webhooks", "plain", "keda", "monitoring"],
+        ["access.mode=plain", "keda.enabled=true", "monitoring.enabled=true", "webhooks.enabled=true"],
     ),
     "tls of cert-manager": (
-        ["monitoring", "keda-tls", "tls", "cert-manager"],
-        ["access.certManager.enabled=true", "keda.enabled=true", "monitoring.enabled=true"],
+        ["monitoring", "keda-tls", "webhooks", "tls", "cert-manager"],
+        ["access.certManager.enabled=true", "keda.enabled=true", "monitoring.enabled=true", "webhooks.enabled=true"],
     ),
 }
 
@@ -211,11 +211,13 @@ def test_console_reaches_its_prometheus(url: str, port: int) -> None:
     assert [one["port"] for one in rule["ports"]] == [port]
 
 
-def test_gateway_reaches_an_identity_provider_if_it_may() -> None:
+@pytest.mark.parametrize("name", ["gateway", "webhooks"])
+def test_further_ways_out_are_values(name: str) -> None:
+    """The gateway's to an identity provider, and a webhook worker's to networks of the operator."""
     (policy,) = (
         one
-        for one in chart("--set", "gateway.egress[0].ports[0].port=443")
-        if (one["kind"], one["metadata"]["name"]) == ("NetworkPolicy", "gateway")
+        for one in chart("--set", f"webhooks.enabled=true,{name}.egress[0].ports[0].port=443")
+        if (one["kind"], one["metadata"]["name"]) == ("NetworkPolicy", name)
     )
     assert policy["spec"]["egress"][-1] == {"ports": [{"port": 443}]}
 
@@ -226,6 +228,7 @@ def test_gateway_reaches_an_identity_provider_if_it_may() -> None:
         ("gateway.minReplicas=11", "gateway.minReplicas exceeds gateway.maxReplicas"),
         ("keda.enabled=true,keda.minReplicas=7", "keda.minReplicas exceeds keda.maxReplicas"),
         ("gateway.service.nodePort=30980", "needs the type NodePort"),
+        ("webhooks.closedNetworks={10.0.0.0}", "closedNetworks"),
         ("shard=3", "shard"),
         ("shards=0", "shards"),
         ("access.mode=open", "mode"),

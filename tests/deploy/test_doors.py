@@ -45,7 +45,7 @@ def pods_of(overlay: str, *roles: str) -> list[Pods]:
 def test_processes_have_the_certificate_of_their_role_and_no_other(overlay: str) -> None:
     for pod in pods(overlay):
         mounted = [volume for volume in pod.spec.get("volumes", []) if "secret" in volume]
-        if role_of(pod) not in (*SERVERS, "console", "spark"):
+        if role_of(pod) not in (*SERVERS, "console", "webhooks", "spark"):
             assert mounted == [], pod.name
             continue
         (volume,) = mounted
@@ -64,7 +64,7 @@ def test_processes_need_certificates_clients_need_tokens(overlay: str) -> None:
         assert not {"DUETIME_INSECURE", "DUETIME_CLUSTER_SECRET"} & variables(pod).keys(), pod.name
     (gateway,) = pods_of(overlay, "gateway")
     assert variables(gateway)["DUETIME_GATEWAY_AUTH"] == "required"
-    for pod in pods_of(overlay, *SERVERS):
+    for pod in pods_of(overlay, *SERVERS, "webhooks"):
         assert variables(pod)[f"DUETIME_{role_of(pod).upper()}_METRICS_TLS"] == "on"
 
 
@@ -72,7 +72,8 @@ def test_prometheus_knows_pods_by_a_name_that_all_certificates_have() -> None:
     (monitor,) = of_kind("production", "ServiceMonitor").values()
     (endpoint,) = monitor["spec"]["endpoints"]
     assert endpoint["scheme"] == "https"
-    assert all(endpoint["tlsConfig"]["serverName"] in certificates()[role]["dnsNames"] for role in SERVERS)
+    monitored = (*SERVERS, "console", "webhooks")
+    assert all(endpoint["tlsConfig"]["serverName"] in certificates()[role]["dnsNames"] for role in monitored)
     trusted = endpoint["tlsConfig"]["ca"]["secret"]
     assert (trusted["name"], trusted["key"]) == (certificates()["gateway"]["secretName"], "ca.crt")
 
@@ -133,7 +134,7 @@ def certificates() -> dict[str, Manifest]:
 
 def test_cert_manager_makes_the_secrets_that_are_mounted_with_the_roles_that_they_are_for() -> None:
     made = certificates()
-    assert set(made) == {*SERVERS, "console", "spark", "keda"}
+    assert set(made) == {*SERVERS, "console", "webhooks", "spark", "keda"}
     for role, spec in made.items():
         assert spec["secretName"] == f"duetime-{role}-tls"
         assert spec["uris"] == [f"spiffe://duetime/{role}"]

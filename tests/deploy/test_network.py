@@ -1,8 +1,10 @@
 """Connections permitted by the network policies, worked out from the rendered manifests as a cluster would."""
 
+from ipaddress import ip_address, ip_network
 from typing import Any
 
 import pytest
+from duetime_webhooks.addresses import NetworkRules
 
 from tests.deploy.rendering import OVERLAYS, SECURE, Manifest, Pods, of_kind, pods
 
@@ -22,11 +24,17 @@ PORTS = {
     "retry": (9804, 9814, 9824),
     "console": (9880, 9815),
 }
+WORKER_PORTS = {"webhooks": (9805, 9816, 9825)}
 
 
 def allowed(overlay: str) -> set[tuple[str, str, int]]:
     """Spark shows a certificate where there are any, and calls where it is asked for one."""
-    return {*INNER, ("spark", "gateway", CERTIFIED_PORT if overlay in SECURE else 9800)}
+    more = {("webhooks", "gateway", 9800)} if overlay == "production" else set()
+    return {*INNER, *more, ("spark", "gateway", CERTIFIED_PORT if overlay in SECURE else 9800)}
+
+
+def ports_of(overlay: str) -> dict[str, tuple[int, ...]]:
+    return PORTS | WORKER_PORTS if overlay == "production" else PORTS
 
 
 def chosen(selector: Manifest, labels: dict[str, str]) -> bool:
@@ -48,7 +56,7 @@ def peer_matches(peer: Manifest, labels: dict[str, str]) -> bool:
 def open_to(policy: Manifest, direction: str, other: dict[str, str] | None, port: int, names: dict[str, int]) -> bool:
     """Whether one policy lets one connection through. `other` None: from another namespace."""
     for rule in policy["spec"].get(direction, []):
-        ports = [names.get(one["port"], one["port"]) for one in rule.get("ports", [])]
+        ports = [names.get(one.get("port", port), one.get("port", port)) for one in rule.get("ports", [])]
         peers: list[Any] = rule.get("from" if direction == "ingress" else "to", [])
         if port in ports and (not peers or (other is not None and any(peer_matches(peer, other) for peer in peers))):
             return True
@@ -84,7 +92,7 @@ def test_pods_reach_only_their_callees(overlay: str) -> None:
     found = {
         (caller, called, port)
         for caller in network.pods
-        for called, ports in PORTS.items()
+        for called, ports in ports_of(overlay).items()
         for port in ports
         if network.connects(caller, called, port)
     }
@@ -95,7 +103,8 @@ def test_pods_reach_only_their_callees(overlay: str) -> None:
 def test_called_and_callers_are_each_closed_by_themselves(overlay: str) -> None:
     """Each side's policy alone keeps that side closed."""
     network = Network(overlay)
-    every = [(caller, called, port) for caller in network.pods for called, ports in PORTS.items() for port in ports]
+    called_ports = ports_of(overlay).items()
+    every = [(caller, called, port) for caller in network.pods for called, ports in called_ports for port in ports]
     let_in = {one for one in every if network.lets("ingress", one[1], network.pods[one[0]].labels, one[2])}
     let_out = {one for one in every if network.lets("egress", one[0], network.pods[one[1]].labels, one[2])}
     # Anybody may call the gateway.
@@ -108,7 +117,8 @@ def test_called_and_callers_are_each_closed_by_themselves(overlay: str) -> None:
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_only_the_gateway_is_reached_from_outside(overlay: str) -> None:
     network = Network(overlay)
-    found = {port for name, ports in PORTS.items() for port in ports if network.lets("ingress", name, None, port)}
+    served = ports_of(overlay).items()
+    found = {port for name, ports in served for port in ports if network.lets("ingress", name, None, port)}
     assert found == {9800}
 
 
@@ -116,7 +126,7 @@ def test_only_the_gateway_is_reached_from_outside(overlay: str) -> None:
 def test_metrics_are_read_from_namespaces_that_are_labelled_for_it(overlay: str) -> None:
     policy = of_kind(overlay, "NetworkPolicy")["metrics"]["spec"]
     network = Network(overlay)
-    assert all(chosen(policy["podSelector"], network.pods[name].labels) for name in PORTS)
+    assert all(chosen(policy["podSelector"], network.pods[name].labels) for name in ports_of(overlay))
     (rule,) = policy["ingress"]
     assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"duetime.io/metrics": "scrape"}}}]
     assert rule["ports"] == [{"protocol": "TCP", "port": "metrics"}]
@@ -147,6 +157,34 @@ def test_production_has_no_unlimited_egress() -> None:
     (rule,) = database["egress"]
     assert rule["to"]
     assert rule["ports"] == [{"protocol": "TCP", "port": 5432}]
+
+
+def test_webhook_workers_alone_reach_the_internet_and_no_inner_network() -> None:
+    peers = {
+        name: [peer for rule in one["spec"].get("egress", []) for peer in rule.get("to", [])]
+        for name, one in of_kind("production", "NetworkPolicy").items()
+        if name != "database"
+    }
+    blocks = {name: [peer["ipBlock"] for peer in found if "ipBlock" in peer] for name, found in peers.items()}
+    assert [name for name, found in blocks.items() if found] == ["webhooks"]
+
+    def reaches(text: str) -> bool:
+        address = ip_address(text)
+        return any(
+            address.version == ip_network(block["cidr"]).version
+            and address in ip_network(block["cidr"])
+            and not any(address in ip_network(closed) for closed in block["except"])
+            for block in blocks["webhooks"]
+        )
+
+    assert all(map(reaches, ["8.8.8.8", "172.32.0.1", "2606:4700::1111"]))
+    # Pods, Services, nodes, metadata services of clouds.
+    inner = ["10.244.0.7", "172.20.1.1", "192.168.1.1", "100.64.3.2", "169.254.169.254", "168.63.129.16"]
+    inner += ["fd00::1", "fe80::1", "::ffff:10.0.0.1", "64:ff9b::a00:1", "2002:a00:1::"]
+    assert not any(map(reaches, inner))
+    # The worker refuses each closed network by itself, so that the policy stops nothing that a webhook may reach.
+    closed = [ip_network(one) for block in blocks["webhooks"] for one in block["except"]]
+    assert all(NetworkRules().refusal(address) for one in closed for address in (one[0], one[-1]))
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

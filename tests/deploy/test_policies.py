@@ -3,10 +3,13 @@
 import re
 from base64 import b64decode
 from importlib.metadata import entry_points
+from itertools import product
 
 import pytest
+from duetime.client.tokens import TOKEN_VARIABLE
 from duetime_core.access.callers import ClusterSecret
-from duetime_core.node.settings import SHARED_VARIABLES
+from duetime_core.node.settings import SECRETS_KEY_VARIABLE, SHARED_VARIABLES
+from duetime_webhooks.settings import WebhookSettings
 
 from tests.deploy.composing import PROJECT
 from tests.deploy.rendering import OVERLAYS, PLAIN, Pods, of_kind, pods, quantity
@@ -14,6 +17,8 @@ from tests.deploy.rendering import OVERLAYS, PLAIN, Pods, of_kind, pods, quantit
 CASES = [pytest.param(one, id=f"{overlay}-{one.kind}-{one.name}") for overlay in OVERLAYS for one in pods(overlay)]
 SERVING = [case for case in CASES if case.values[0].serves]  # type: ignore[union-attr]
 OURS = ("store", "gateway", "scheduler", "retry")
+# The component of `production`.
+OPTIONAL = ("webhooks",)
 DRAIN_S = 5
 
 every_pod = pytest.mark.parametrize("pod", CASES)
@@ -22,9 +27,10 @@ serving_pod = pytest.mark.parametrize("pod", SERVING)
 
 def test_all_workloads_are_looked_at() -> None:
     names = {one.name for one in pods("production")}
-    assert names == {f"duetime-{name}" for name in (*OURS, "console", "migrate", "spark-backlog")}
+    always = {f"duetime-{name}" for name in (*OURS, "console", "migrate", "spark-backlog")}
+    assert names == always | {f"duetime-{name}" for name in OPTIONAL}
     for overlay in ("local", "local-secure"):
-        assert {one.name for one in pods(overlay)} == {*names, "duetime-postgres"}
+        assert {one.name for one in pods(overlay)} == {*always, "duetime-postgres"}
 
 
 def test_upgrade_by_a_stop_starts_deployments_without_replicas_by_name() -> None:
@@ -148,8 +154,7 @@ def test_pods_drain_before_they_are_killed(pod: Pods) -> None:
     assert pod.spec["terminationGracePeriodSeconds"] >= pause_s + 2 * DRAIN_S + 5
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize(("overlay", "name"), [*product(OVERLAYS, OURS), *product(["production"], OPTIONAL)])
 def test_ports_are_the_configured_ones(overlay: str, name: str) -> None:
     (pod,) = (one for one in pods(overlay) if one.name == f"duetime-{name}")
     (container,) = pod.spec["containers"]
@@ -164,16 +169,18 @@ def test_ports_are_the_configured_ones(overlay: str, name: str) -> None:
 @every_pod
 def test_settings_are_settings_of_the_process(pod: Pods) -> None:
     """A variable that is none ends the process at its start: the ConfigMap's are not seen by any other test."""
-    nodes = {entry.name: entry for entry in entry_points(group="duetime.nodes")}
+    kinds = {entry.name: entry.load().settings_class for entry in entry_points(group="duetime.nodes")}
+    kinds |= {"webhooks": WebhookSettings}
+    shared = SHARED_VARIABLES | {SECRETS_KEY_VARIABLE, TOKEN_VARIABLE}
     for container in pod.containers:
-        if container["name"] in nodes:
-            settings = nodes[container["name"]].load().settings_class
-            known = {f"DUETIME_{container['name']}_{field}".upper() for field in settings.model_fields}
-            assert {variable["name"] for variable in container["env"]} <= known | SHARED_VARIABLES
+        if container["name"] in kinds:
+            known = {f"DUETIME_{container['name']}_{field}".upper() for field in kinds[container["name"]].model_fields}
+            assert {variable["name"] for variable in container["env"]} <= known | shared
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
-@pytest.mark.parametrize("name", [*OURS, "console"])
+@pytest.mark.parametrize(
+    ("overlay", "name"), [*product(OVERLAYS, [*OURS, "console"]), *product(["production"], OPTIONAL)]
+)
 def test_disruptions_are_bounded_and_pods_spread(overlay: str, name: str) -> None:
     budget = of_kind(overlay, "PodDisruptionBudget")[f"duetime-{name}"]["spec"]
     (pod,) = (one for one in pods(overlay) if one.name == f"duetime-{name}")
@@ -200,6 +207,14 @@ def test_selectors_find_their_pods(overlay: str) -> None:
                 assert port["targetPort"] in {one["name"] for one in pod.spec["containers"][0]["ports"]}, name
         if index is not None:
             assert int(index) < found[0].resource["spec"]["replicas"]
+
+
+def test_prometheus_finds_each_pod_with_metrics() -> None:
+    selector = of_kind("production", "Service")["duetime-metrics"]["spec"]["selector"]
+    ports = {pod.name: [port["name"] for port in pod.containers[-1].get("ports", [])] for pod in pods("production")}
+    found = {pod.name for pod in pods("production") if selector.items() <= pod.labels.items()}
+    assert found == {name for name, named in ports.items() if "metrics" in named}
+    assert "duetime-webhooks" in found
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

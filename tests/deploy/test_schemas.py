@@ -18,16 +18,16 @@ VERSIONS = ("1.32", "1.34", kubernetes_validate.latest_version())
 # Kinds of other projects: `make k8s-test` gives the API server definitions of them.
 CUSTOM = {"Certificate", "Issuer", "PrometheusRule", "ScaledObject", "ServiceMonitor", "TriggerAuthentication"}
 EXPECTED = {
-    "Certificate": 8,
+    "Certificate": 9,
     "ConfigMap": 1,
     "CronJob": 1,
-    "Deployment": 4,
+    "Deployment": 5,
     "HorizontalPodAutoscaler": 1,
     "Issuer": 2,
     "Job": 1,
     "Namespace": 1,
-    "NetworkPolicy": 14,
-    "PodDisruptionBudget": 5,
+    "NetworkPolicy": 15,
+    "PodDisruptionBudget": 6,
     "PrometheusRule": 1,
     "ScaledObject": 1,
     "Service": 9,

@@ -4,6 +4,7 @@ import pytest
 import yaml
 from duetime.cli.authority import names_of
 from duetime_core.access.exposure import refuse_exposed
+from duetime_webhooks.settings import WebhookSettings
 
 from tests.deploy.composing import PLAIN, PROJECT, SECURE, mounts_of, services_of, settings_of, volumes_of
 
@@ -17,10 +18,11 @@ ROLES = {
     "console": "console",
     "backlog": "spark",
     "demo": "public",
-    "webhooks": "public",
+    "webhooks": "webhooks",
 }
-SERVERS = tuple(name for name in ROLES if name not in ("backlog", "demo", "webhooks"))
+SERVERS = tuple(name for name in ROLES if name not in ("backlog", "demo"))
 TLS_DIR = "/etc/duetime/tls"
+KEY = "A" * 43 + "="
 CERTS_DIR = "/etc/duetime/certs"
 
 
@@ -83,7 +85,12 @@ def test_nothing_more_is_published() -> None:
 
 @pytest.mark.parametrize("name", [name for name in SERVERS if name != "console"])
 def test_secure_process_stays_protected_at_any_published_address(name: str) -> None:
-    told = {"DUETIME_BIND": "10.0.0.7", "DUETIME_INSECURE": "1", "DUETIME_CLUSTER_SECRET": "x" * 16}
+    told = {
+        "DUETIME_BIND": "10.0.0.7",
+        "DUETIME_INSECURE": "1",
+        "DUETIME_CLUSTER_SECRET": "x" * 16,
+        "DUETIME_SECRETS_KEY": KEY,
+    }
     settings = settings_of(name, SERVICES[name], **told)
     for listener in settings.metrics_listener:
         refuse_exposed(listener, insecure=False)
@@ -96,11 +103,12 @@ def test_secure_process_stays_protected_at_any_published_address(name: str) -> N
         assert listener.authenticated
 
 
-def test_webhook_worker_listens_in_its_container_alone_and_needs_no_consent() -> None:
+def test_webhook_worker_trusts_the_gateway_and_has_its_key() -> None:
     told = SERVICES["webhooks"]["environment"]
-    assert (told["DUETIME_WEBHOOKS_HOST"], told["DUETIME_INSECURE"]) == ("127.0.0.1", "")
-    assert told["DUETIME_WEBHOOKS_SERVER_CA_FILE"] == f"{TLS_DIR}/ca.crt"
     assert told["DUETIME_SECRETS_KEY"] == SERVICES["gateway"]["environment"]["DUETIME_SECRETS_KEY"]
+    settings = settings_of("webhooks", SERVICES["webhooks"], DUETIME_SECRETS_KEY=KEY)
+    assert isinstance(settings, WebhookSettings)
+    assert settings.server_ca_file == f"{TLS_DIR}/ca.crt"
 
 
 def test_prometheus_reads_metrics_by_tls_and_knows_nothing_but_the_authority() -> None:
@@ -115,8 +123,6 @@ def test_prometheus_reads_metrics_by_tls_and_knows_nothing_but_the_authority() -
         role = job["job_name"].removeprefix("duetime-")
         assert job.pop("scheme") == "https"
         assert job.pop("tls_config") == {"ca_file": "/etc/prometheus/tls/ca.crt", "server_name": role}
-    # The worker's port is reachable in its container only.
-    plain["scrape_configs"] = [job for job in plain["scrape_configs"] if job["job_name"] != "duetime-webhooks"]
     assert config == plain
 
 

@@ -44,6 +44,8 @@ class Role(StrEnum):
     OPERATOR = "operator"
     # Shows pages, and calls in the names of users, authenticated by their tokens.
     CONSOLE = "console"
+    # Posts messages to URLs, and calls as a user, authenticated by its token.
+    WEBHOOKS = "webhooks"
     # Users' programs, authenticated by tokens.
     CLIENT = "client"
 

@@ -25,7 +25,7 @@ Examples:
 
 certs = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help=_HELP, add_completion=False)
 
-SERVERS = ("gateway", "store", "scheduler", "retry", "console")
+SERVERS = ("gateway", "store", "scheduler", "retry", "console", "webhooks")
 CALLERS = ("spark", "keda", "prometheus", "operator", "client")
 DAYS = 365
 SPIFFE_PREFIX = "spiffe://duetime/"
