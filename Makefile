@@ -11,13 +11,17 @@ BENCH_STAMP := $(VENV)/.bench-installed
 TASKS_STAMP := $(VENV)/.tasks-installed
 FUZZ_STAMP := $(VENV)/.fuzz-installed
 SUPPLY_STAMP := $(VENV)/.supply-installed
+NATIVE_STAMP := $(VENV)/.native-installed
 # The hot loops are compiled in place by then.
 INSTALL := DUETIME_PURE=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 RUNNING := -e './sdk[cli]' -e .
 ALL := -e './sdk[cli]' -e '.[spark,dev]'
 # RocketMQ's messages, in a descriptor pool of their own.
 WIRE := services/producer_gw/duetime_gateway/rocketmq/wire
-SOURCES := format sdk core shard services spark console deploy tests bench examples
+# Optional wheels in Rust, and their sources.
+NATIVE := raft
+NATIVE_SOURCES := $(wildcard native/Cargo.* native/protoc native/.cargo/* native/*/Cargo.toml native/*/pyproject.toml native/*/*.pyi native/*/src/*.rs)
+SOURCES := format sdk core shard services spark console $(NATIVE:%=native/%) deploy tests bench examples
 TWINS := $(wildcard format/*/*.p?[xd] services/*/*/_*.pyx services/*/*/*/_*.pyx spark/*/*/_*.p??)
 
 # Runs a proof and records its result; the command finds a seed in SEED.
@@ -27,7 +31,7 @@ WHOLE := -m "proof or not proof"
 
 BUILT_FROM := pyproject.toml sdk/pyproject.toml constraints.txt sdk/hatch_build.py deploy/environment.py $(TWINS)
 
-.PHONY: help setup java run test proof proofs proof-store proof-spark proof-rest broker-test clients kills clients-kills repeat compose-test k8s-test upgrade-test release-fixtures hostile fuzz sanitize requirements sbom wheels soak console-soak console-pictures console-vendor check prose format proto sync torture explore lives races transactions bench bench-any-time bench-turns bench-tls bench-rocketmq bench-spark bench-console bench-docs docs tape clean
+.PHONY: help setup native java run test proof proofs proof-store proof-spark proof-rest broker-test clients kills clients-kills repeat compose-test k8s-test upgrade-test release-fixtures hostile fuzz sanitize requirements sbom wheels soak console-soak console-pictures console-vendor check prose format proto sync torture explore lives races transactions bench bench-any-time bench-turns bench-tls bench-rocketmq bench-spark bench-console bench-docs docs tape clean
 
 help: ## list the tasks
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -49,6 +53,15 @@ $(STAMP): $(BUILT_FROM)
 $(RUN_STAMP): $(BUILT_FROM)
 	@echo "installing DueTime and what it needs into $(VENV): a minute or two"
 	$(call install,$(RUNNING))
+
+native: $(NATIVE_STAMP) ## build the optional wheels in Rust into .venv; needs cargo
+
+# Their builds are isolated: pip fetches maturin and protoc for them, and cargo the crates of native/Cargo.lock.
+$(NATIVE_STAMP): $(STAMP) $(NATIVE_SOURCES)
+	@PATH="$$PATH:$(HOME)/.cargo/bin"; command -v cargo >/dev/null || { echo "no cargo: install Rust, see https://rustup.rs" >&2; exit 1; }; \
+	  echo "building $(NATIVE:%=native/%): a minute or two the first time" && \
+	  $(INSTALL) --no-deps --force-reinstall $(NATIVE:%=./native/%)
+	@touch $@
 
 # What Spark runs on; no part of Python's packages.
 java:
@@ -194,10 +207,11 @@ console-pictures: setup ## take the console's pictures for the documents: docs/p
 requirements: $(SUPPLY_STAMP) ## the images' packages with their hashes, by constraints.txt: deploy/docker/requirements-*.txt
 	$(BIN)/python deploy/docker/lock.py
 
-sbom: $(SUPPLY_STAMP) ## what the images' packages are, as CycloneDX: dist/sbom/*.cdx.json
+sbom: $(SUPPLY_STAMP) ## what the images' packages are, and the crates of the wheels that `make native` built, as CycloneDX: dist/sbom/
 	@mkdir -p dist/sbom
 	for image in servers spark; do $(BIN)/cyclonedx-py requirements --output-reproducible --of JSON --sv 1.6 \
 	  --pyproject pyproject.toml --mc-type application -o dist/sbom/$$image.cdx.json deploy/docker/requirements-$$image.txt || exit 1; done
+	$(foreach wheel,$(NATIVE),cp $(VENV)/lib/python3*/site-packages/duetime_$(wheel)-*.dist-info/sboms/*.json dist/sbom/ 2>/dev/null || echo "native/$(wheel) is not built";)
 
 wheels: $(WHEELS_STAMP) ## dist/: both distributions as sources, the client for any platform, and both compiled for each Python here; PYTHONS=
 	$(BIN)/python deploy/wheels.py $(PYTHONS)
@@ -251,4 +265,4 @@ console-vendor: ## fetch the console's scripts of others, by version and hash: c
 	$(PYTHON) deploy/console_vendor.py
 
 clean: ## remove what the tasks made, the data directory excepted
-	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .fuzz .sanitize
+	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .fuzz .sanitize native/target

@@ -1,5 +1,6 @@
-"""Compiled twins in tests: tests of one are left out where it is not built, unless a build is asked for."""
+"""Compiled modules in tests: tests of one are skipped where it is not built, unless the environment requires it."""
 
+import importlib
 import os
 import random
 from types import ModuleType
@@ -16,6 +17,16 @@ def compiled(name: str) -> ModuleType:
             pytest.fail(f"{name} is not built")
         pytest.skip(f"{name} is not built here", allow_module_level=True)
     return module
+
+
+def native(name: str) -> ModuleType:
+    """The module of this optional wheel in Rust (`make native`); for a test, a fixture or a whole module."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        if os.environ.get("DUETIME_TEST_REQUIRE_NATIVE") == "1":
+            pytest.fail(f"{name} is not built")
+        pytest.skip(f"{name} is not built here: make native", allow_module_level=True)
 
 
 def damaged(data: bytes, chance: random.Random, flips: int) -> bytes:

@@ -7,7 +7,7 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[2]
 EXAMPLES = PROJECT / "examples"
 # Folders with documents of their own; docs/ also has subfolders with documents.
-FOLDERS = (".", "docs", "console", "services", "sdk", "spark", "examples")
+FOLDERS = (".", "docs", "console", "native", "services", "sdk", "spark", "examples")
 
 _FENCE = re.compile(r"\s*(```+|~~~+)")
 _HEADING = re.compile(r"(#{1,6})\s+(.+?)\s*#*$")
