@@ -23,7 +23,6 @@ from fastapi.responses import JSONResponse
 from duetime.client.errors import InvalidArgument, Overloaded, Timeout, Unavailable
 from duetime.client.sending.producer import AsyncProducer
 from duetime.client.tasks.app import App
-from duetime.client.tasks.schedules import TaskConsumer
 
 RETRY_AFTER_S = 1
 
@@ -48,10 +47,7 @@ def lifespan(tasks: App, *, works: bool = False) -> Callable[[FastAPI], Abstract
             api.state.duetime = tasks
             api.state.duetime_producer = await stack.enter_async_context(tasks.async_producer())
             if works:
-                consumer = tasks.consumer(kind=TaskConsumer)
-                assert isinstance(consumer, TaskConsumer)
-                consumer.schedules = tasks.schedules()
-                await stack.enter_async_context(consumer)
+                await stack.enter_async_context(tasks.consumer(schedules=True))
             yield
 
     return connected

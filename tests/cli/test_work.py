@@ -306,7 +306,7 @@ HOSTED = """
 def test_time_limit_ends_the_process_of_a_task_and_not_the_worker(
     tmp_path: Path, group: str, nodes: LocalCluster
 ) -> None:
-    options = "--time-limit", "1s", "--metrics-port", "0"
+    options = "--time-limit", "1s", "--metrics-port", "0", "--pool", "1"
     with working(tmp_path, group, nodes, *options, code=SHOP + HOSTED) as work:
         url = work.until_printed("health and metrics at (.*)/metrics")
         work.send("render")
@@ -315,6 +315,12 @@ def test_time_limit_ends_the_process_of_a_task_and_not_the_worker(
         nodes.advance("2s")
         work.until_run("render", "render")
         assert [run["attempt"] for run in work.runs()] == [1, 2]
+        for _ in range(2):
+            work.send("wait_hosted", name="gate")
+        until(lambda: "\nduetime_worker_pool_waiting 1\n" in page(url, "/metrics")[1])
+        assert "\nduetime_worker_pool_running 1\n" in page(url, "/metrics")[1]
+        (tmp_path / "gate").touch()
+        until(lambda: "\nduetime_worker_pool_waiting 0\n" in page(url, "/metrics")[1])
         assert work.end() == 0
     assert not [line for line in work.lines if "ended" in line]
     assert not [run for run in work.runs() if alive(int(run["pid"]))]
@@ -432,7 +438,7 @@ async def test_change_during_the_import_kills_a_process_that_does_not_end(
     (folder / "stuck.py").write_text(textwrap.dedent(STUCK))
     monkeypatch.setattr(workers, "STOP_GRACE_S", 0.0)
     monkeypatch.setattr(workers, "RELOAD_CHECK_S", 0.01)
-    options = worker.WorkerOptions("stuck:app", [], 1, drain_s=0.0, time_limit_s=None, report_fd=-1)
+    options = worker.WorkerOptions("stuck:app", [], 1, drain_s=0.0, time_limit_s=None, report_fd=-1, pool=1)
     running = asyncio.create_task(workers.WorkerSupervisor(options, 1, reloads=True).run("", None))
     await asyncio.to_thread(until, lambda: len(list(folder.glob("began*"))) == 1)
     (folder / "other.py").touch()

@@ -91,7 +91,7 @@ class Reader:
             (self.shop / name).write_text(step.text)
         elif verb == "append":
             with (self.shop / name).open("a") as file:
-                file.write(step.text)
+                file.write(f"\n\n{step.text}")
         elif verb == "run":
             self._run(step)
         elif verb == "background":

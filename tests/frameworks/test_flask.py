@@ -23,6 +23,11 @@ def pack(item: str) -> None:
     print(f"{current_app.config['PLACE']}: {item}", flush=True)
 
 
+@tasks.task(process=True)
+def weigh(item: str) -> None:
+    print(f"{current_app.config['PLACE']} in a process: {item}", flush=True)
+
+
 def create_app(place="here"):
     app = Flask(__name__)
     app.config["PLACE"] = place
@@ -132,9 +137,11 @@ def test_command_runs_tasks_in_the_context_of_the_factory(tmp_path: Path) -> Non
     with cluster_of_today() as cluster:
         tasks = FlaskTasks("shop", server=cluster.address)
         with tasks:
-            tasks.producer.send("shop", {"item": "tea"}, tags="pack")
+            for task in ("pack", "weigh"):
+                tasks.producer.send("shop", {"item": "tea"}, tags=task)
         with running([*command, "--processes", "2"], cluster, tmp_path) as worker:
             worker.wait_for("there: tea")
+            worker.wait_for("there in a process: tea")
             assert worker.stop() == 0
 
 

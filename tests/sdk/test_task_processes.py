@@ -3,25 +3,44 @@
 import os
 import sys
 import textwrap
-from collections.abc import Iterator
-from datetime import UTC, datetime
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from duetime import App, InvalidArgument, LeasedMessage, Reject, Retry
+from duetime import App, InvalidArgument, LeasedMessage, Middleware, Reject, Retry
 from duetime.client.consuming.failing import HostedError, handler_error
+from duetime.client.consuming.leased import DeliveryAttempt, leased
 from duetime_core.testing import LocalCluster
+from duetime_format import record
 
 from tests.sdk.consuming import consuming, until
+from tests.tap import WAIT_S
 
 HEAVY = """
-    import os, signal, sys, threading
+    import os, signal, sys, threading, time
     from pathlib import Path
-    from duetime import App, Context, Reject, Retry
+    from duetime import App, Context, Middleware, Reject, Retry
 
-    app = App(os.environ.get("GROUP", "heavy"), os.environ.get("DUETIME_SERVER"))
+    class Noting(Middleware):
+        def before(self, message):
+            self.note("before", message)
+
+        def after(self, message):
+            self.note("after", message)
+
+        def failed(self, message, error):
+            self.note(f"failed:{type(error).__name__}", message)
+            raise error
+
+        def note(self, hook, message):
+            with Path(os.environ["NOTES"] + ".hooks").open("a") as notes:
+                notes.write(f"{os.getpid()} {hook} {message.attempt}\\n")
+
+    app = App(os.environ.get("GROUP", "heavy"), os.environ.get("DUETIME_SERVER"), middleware=[Noting()])
 
     class TooHeavy(Exception):
         def __init__(self, kilos, limit):
@@ -48,19 +67,20 @@ HEAVY = """
         if does == "terminated":
             os.kill(os.getpid(), signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGINT)
+
+    @app.task(process=True)
+    def wait(does: str = ""):
+        Path(os.environ["NOTES"]).touch()
+        while not Path(os.environ["NOTES"] + ".gate").exists():
+            time.sleep(0.01)
 """
 
 
-class Sent:
+def delivery(does: str, attempt: int) -> LeasedMessage:
     """A delivery without a server."""
-
-    id, topic, tags, keys, schedule, content_type = "7F", "heavy", "work", (), "", "application/json"
-    born_at, due_at, planned_at = datetime(2026, 1, 1, tzinfo=UTC), None, None
-
-    def __init__(self, does: str, attempt: int) -> None:
-        self.attempt = attempt
-        self.body = f'{{"does":"{does}"}}'.encode()
-        self.properties: dict[str, str] = {}
+    sent = record.Record("heavy", 0, f'{{"does":"{does}"}}'.encode(), b"TAGS\x01work")
+    (message,) = leased(record.encode(sent), 0, DeliveryAttempt("heavy", False, b"0123456789", 0, 0.0), [attempt])
+    return message
 
 
 @pytest.fixture
@@ -76,11 +96,12 @@ def heavy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTyp
 
 
 def call(heavy: Any, does: str, timeout_s: float | None = None, attempt: int = 3) -> None:
-    heavy.app.processes.handler(heavy.work.__wrapped__, timeout_s)(cast("LeasedMessage", Sent(does, attempt)))
+    middleware = heavy.app._middleware
+    heavy.app.processes.handler(heavy.work.__wrapped__, timeout_s, middleware)(delivery(does, attempt))
 
 
-def notes(tmp_path: Path) -> list[tuple[int, str, int]]:
-    lines = [line.split() for line in (tmp_path / "notes").read_text().splitlines()]
+def notes(tmp_path: Path, file: str = "notes") -> list[tuple[int, str, int]]:
+    lines = [line.split() for line in (tmp_path / file).read_text().splitlines()]
     return [(int(pid), does, int(attempt)) for pid, does, attempt in lines]
 
 
@@ -124,6 +145,47 @@ def test_time_limit_and_death_end_one_process(heavy: Any, tmp_path: Path) -> Non
         os.kill(pids[3], 0)
 
 
+def test_middleware_runs_beside_the_function_and_here_after_the_end_of_its_process(heavy: Any, tmp_path: Path) -> None:
+    call(heavy, "nothing")
+    with pytest.raises(HostedError, match="7 kg"):
+        call(heavy, "fail")
+    with pytest.raises(HostedError, match="SIGKILL"):
+        call(heavy, "die")
+    with pytest.raises(TimeoutError):
+        call(heavy, "hang", timeout_s=1.0)
+    processes = [pid for pid, _, _ in notes(tmp_path)]
+    first, late = dict.fromkeys(processes)
+    assert notes(tmp_path, "notes.hooks") == [
+        *((first, "before", 3), (first, "after", 3)),
+        *((first, "before", 3), (first, "failed:TooHeavy", 3)),
+        *((first, "before", 3), (os.getpid(), "failed:HostedError", 3)),
+        *((late, "before", 3), (os.getpid(), "failed:TimeoutError", 3)),
+    ]
+
+
+def test_further_tasks_wait_for_a_process(heavy: Any, tmp_path: Path) -> None:
+    processes = heavy.app.processes
+    processes.limit(1)
+    wait = processes.handler(heavy.wait.__wrapped__, None)
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(wait, delivery("", 1))
+        wait_until((tmp_path / "notes").exists)
+        second = threads.submit(call, heavy, "nothing")
+        wait_until(lambda: processes.counts() == {"pool_running": 1, "pool_waiting": 1})
+        assert not notes(tmp_path)
+        (tmp_path / "notes.gate").touch()
+        assert (first.result(WAIT_S), second.result(WAIT_S)) == (None, None)
+    assert processes.counts() == {"pool_running": 0, "pool_waiting": 0}
+    assert [does for _, does, _ in notes(tmp_path)] == ["nothing"]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
 def test_failed_import_in_the_process_is_the_error_of_the_task(heavy: Any) -> None:
     heavy.app.processes.modules = ["nowhere"]
     with pytest.raises(HostedError, match="No module named 'nowhere'") as raised:
@@ -135,16 +197,41 @@ async def coroutine() -> None: ...
 def plain() -> None: ...
 
 
+class Awaiting(Middleware):
+    async def before(self, message: LeasedMessage) -> None: ...
+
+
 def test_functions_that_no_process_can_run_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     app = App("shop")
     with pytest.raises(InvalidArgument, match="a coroutine function shares its event loop"):
         app.task(process=True)(coroutine)
     with pytest.raises(InvalidArgument, match="is no function of a module"):
         app.every("1h", name="local", process=True)(lambda: None)
+    awaiting = App("shop", middleware=[Awaiting()])
+    awaiting.task(process=True)(plain)
+    with pytest.raises(InvalidArgument, match=r"Awaiting.before is a coroutine function, and .* is not"):
+        awaiting.consumer()
     app.task(process=True)(plain)
     monkeypatch.setattr(plain, "__module__", "__main__")
     with pytest.raises(InvalidArgument, match="plain is in the started program"):
         app.consumer()
+
+
+@pytest.mark.usefixtures("quick")
+async def test_worker_receives_no_more_tasks_in_processes_than_it_has_processes(
+    monkeypatch: pytest.MonkeyPatch, nodes: LocalCluster, group: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setenv("GROUP", group)
+    monkeypatch.setenv("DUETIME_SERVER", nodes.address)
+    heavy: Any = request.getfixturevalue("heavy")
+    heavy.app.processes.limit(1)
+    heavy.app.producer.send_many([heavy.wait.message() for _ in range(3)])
+    consumer = heavy.app.consumer()
+    async with consuming(consumer):
+        await until((tmp_path / "notes").exists)
+        assert consumer.stats.received == 1
+        (tmp_path / "notes.gate").touch()
+        await until(lambda: consumer.stats.handled == 3)
 
 
 @pytest.mark.usefixtures("quick")

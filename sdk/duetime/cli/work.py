@@ -11,6 +11,7 @@ from duetime.cli.preflight import CannotStart
 from duetime.cli.worker import WorkerOptions
 from duetime.cli.workers import WorkerSupervisor
 from duetime.client.connection import SERVER_VARIABLE
+from duetime.client.tasks.processes import cores
 
 TIME_LIMIT_MS_MIN = 1_000
 
@@ -23,6 +24,15 @@ def work(
     concurrency: Annotated[
         int, typer.Option(min=1, max=10_000, metavar="N", help="Maximum tasks of a topic at once, in each process.")
     ] = 32,
+    pool: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=1_000,
+            metavar="N",
+            help="Maximum tasks with process=True at once, in each process. Default: the cores, shared by --processes.",
+        ),
+    ] = None,
     topics: Annotated[
         list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Only tasks of this topic; may be repeated.")
     ] = None,
@@ -44,14 +54,16 @@ def work(
     Imports MODULE from the working directory or the installed packages, and puts the schedules of its functions. A
     process that ends is restarted. On SIGTERM or Ctrl-C processes stop receiving, return tasks that have not started,
     and wait for running ones up to --drain; a second signal cancels these, a third one kills. Coroutine functions share
-    the event loop of their process, others run in threads. Code that holds the interpreter holds its process, too: use
-    --processes and --time-limit for it.
+    the event loop of their process, others run in threads, and those with process=True in processes of their own, up to
+    --pool at once. Other code that holds the interpreter holds its process, too: use --processes and --time-limit for
+    it.
 
     \b
     Examples:
       duetime work shop:app
       duetime work shop.tasks:app --processes 4 --concurrency 64
       duetime work shop:app --topic mail --topic sms
+      duetime work shop:app --topic pictures --pool 4         for tasks with process=True
       duetime work shop:app --reload                          while you write it
       duetime work shop:app --time-limit 5m --drain 1m --metrics-port 9890
     """
@@ -66,6 +78,7 @@ def work(
         app=app,
         topics=topics or [],
         concurrency=concurrency,
+        pool=pool or max(1, cores() // processes),
         drain_s=length("--drain", drain) / 1000,
         time_limit_s=None if limit_ms is None else limit_ms / 1000,
         report_fd=-1,

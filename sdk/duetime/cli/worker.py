@@ -33,6 +33,7 @@ from duetime.client.consuming.wrapping import Middleware
 from duetime.client.errors import AlreadyExists, DueTimeError, InvalidArgument
 from duetime.client.process import Signals
 from duetime.client.tasks.app import App
+from duetime.client.tasks.processes import TaskProcesses
 from duetime.client.tasks.schedules import TaskConsumer
 
 # sysexits.h: EX_CONFIG. A restart would not help.
@@ -56,6 +57,8 @@ class WorkerOptions:
     drain_s: float
     time_limit_s: float | None
     report_fd: int
+    # Maximum processes of tasks at once.
+    pool: int
     # Whether it puts the schedules of the app: one process of a worker does.
     puts_schedules: bool = False
 
@@ -94,6 +97,7 @@ class WorkerConsumer(TaskConsumer):
     options: WorkerOptions
     reports: FileIO
     running: RunningTasks
+    processes: TaskProcesses
     overrun = False
 
     async def _run_with_signals(self) -> None:
@@ -136,7 +140,7 @@ class WorkerConsumer(TaskConsumer):
 
     def _report(self) -> None:
         serves = self._loop is not None and self._started.is_set() and not self._stopping.is_set()
-        line = {"serving": serves, "running": len(self.running), **asdict(self.stats)}
+        line = {"serving": serves, "running": len(self.running), **self.processes.counts(), **asdict(self.stats)}
         # A full pipe takes nothing: the next line has the counts, too.
         with suppress(OSError):  # the supervisor is gone
             self.reports.write(json.dumps(line).encode() + b"\n")
@@ -186,20 +190,21 @@ def run(options: WorkerOptions) -> int:
     running = RunningTasks()
     try:
         app = load(options.app)
+        app.processes.limit(options.pool)
+        app.processes.modules = [options.app.partition(":")[0]]
         consumer = app.consumer(
             topics=options.topics or None,
             concurrency=options.concurrency,
             drain=f"{round(options.drain_s * 1000)}ms",
             time_limit=None if options.time_limit_s is None else f"{round(options.time_limit_s * 1000)}ms",
             middleware=[running],
+            schedules=options.puts_schedules,
             kind=WorkerConsumer,
         )
         assert isinstance(consumer, WorkerConsumer)
         consumer.options, consumer.running = options, running
         running.hosted = {task.name for task in app.tasks.values() if task.options.process}
-        app.processes.modules = [options.app.partition(":")[0]]
-        if options.puts_schedules:
-            consumer.schedules = app.schedules(options.topics or None)
+        consumer.processes = app.processes
         consumer.reports = FileIO(options.report_fd, "w")
         _log()
         consumer.run()

@@ -247,7 +247,10 @@ class WorkerSupervisor:
             yield f"# TYPE duetime_worker_{name}_total counter"
             yield f"duetime_worker_{name}_total {sum(one[name] for one in counts)}"
         gauges = {
-            "running": sum(worker.report.get("running", 0) for worker in self._workers),
+            **{
+                name: sum(worker.report.get(name, 0) for worker in self._workers)
+                for name in ("running", "pool_running", "pool_waiting")
+            },
             "processes": len(self._workers),
             "processes_serving": sum(worker.serves for worker in self._workers),
         }

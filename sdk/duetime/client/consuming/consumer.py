@@ -117,6 +117,7 @@ class Consumer:
         lease: Length = "60s",
         timeout: Length | None = None,
         lite_topics: Iterable[str] | None = None,
+        middleware: Sequence[Middleware] = (),
     ) -> Callable[[F], F]:
         """Makes a function the handler of a topic. Coroutine functions run on the event loop, others in threads.
 
@@ -140,6 +141,7 @@ class Consumer:
             timeout: a handler that runs longer has failed, and a coroutine is cancelled. None: no limit.
             lite_topics: up to 2,000, for a topic of the type `lite`: only their messages are received, those of each
                 lite topic in order, one after the other. Without a filter.
+            middleware: called around this handler, inside that of the consumer.
 
         Raises:
             InvalidArgument: an argument breaks its rule, the topic or tag already has a handler, or the function does
@@ -156,7 +158,8 @@ class Consumer:
         shared = subscription, concurrency
         self._check_shared(topic, shared)
         timeout_s = None if timeout is None else seconds(timeout, "timeout")
-        wrapping = HandlerCallOptions(self._middleware, decoding(body, bad_body), bad_body)
+        around = (*self._middleware, *checked(middleware))
+        wrapping = HandlerCallOptions(around, decoding(body, bad_body), bad_body)
 
         def register(function: F) -> F:
             self._check_free(topic, tag)

@@ -84,6 +84,15 @@ def checked(middleware: Sequence[Middleware]) -> Sequence[Middleware]:
     return tuple(middleware)
 
 
+def call_failed(begun: Sequence[Middleware], message: LeasedMessage, error: BaseException) -> None:
+    """Calls `failed` of middleware around a plain handler, from the last to the first."""
+    for one in reversed(begun):
+        try:
+            one.failed(message, error)
+        except Exception as fault:
+            _log_fault(one, message, fault)
+
+
 def decoding(kind: Any, bad_body: str) -> Decode | None:
     """Raises: InvalidArgument: JSON can't hold the type, or `bad_body` is neither 'reject' nor 'retry'."""
     if bad_body not in ("reject", "retry"):
@@ -110,11 +119,7 @@ class _HandlerCall:
             for one in reversed(begun):
                 check_returned(one.after(message))
         except BaseException as error:
-            for one in reversed(begun):
-                try:
-                    one.failed(message, error)
-                except Exception as fault:
-                    _log_fault(one, message, fault)
+            call_failed(begun, message, error)
             raise
 
     async def awaited(self, message: LeasedMessage) -> None:

@@ -1,6 +1,5 @@
 """An app: tasks by name, their messages, and the consumer that runs them."""
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,7 +14,7 @@ from duetime.client.connection import resolve_server
 from duetime.client.consuming.consumer import Consumer, Unhandled
 from duetime.client.consuming.leased import LeasedMessage
 from duetime.client.consuming.leases import LEASE_S_MAX, named, tag_named
-from duetime.client.consuming.wrapping import HandlerCallOptions, Middleware, checked
+from duetime.client.consuming.wrapping import Middleware, checked
 from duetime.client.errors import InvalidArgument
 from duetime.client.lengths import Length, seconds
 from duetime.client.retry_policy import Backoff, handler_policy
@@ -78,7 +77,7 @@ class App:
         self._server, self._token, self._tls = server, token, tls
         self._middleware = checked(middleware)
         self._unhandled = unhandled
-        self.processes = TaskProcesses(os.cpu_count() or 1)
+        self.processes = TaskProcesses()
         self._sender = TaskSender(self._make_producer, outbox)
 
     @overload
@@ -173,7 +172,7 @@ class App:
         handler_policy(options.retry, options.max_attempts)
         if name in self.tasks:
             raise InvalidArgument.of("name", f"{name} is a task already; give one of them another name")
-        task = Task(function, replace(options, name=name), self._sender, self.overrides)
+        task = Task(function, replace(options, name=name), self._sender, self.overrides, self._middleware)
         self.tasks[name] = task
         return task
 
@@ -194,7 +193,8 @@ class App:
         drain: Length = "30s",
         time_limit: Length | None = None,
         middleware: Sequence[Middleware] = (),
-        kind: type[Consumer] = Consumer,
+        schedules: bool = False,
+        kind: type[TaskConsumer] = TaskConsumer,
     ) -> Consumer:
         """A consumer of all tasks, or of those of some topics: for tests, and for workers of your own.
 
@@ -203,8 +203,9 @@ class App:
             drain: as for `Consumer`.
             time_limit: the timeout of tasks without a shorter one. Leases last longer than twice this limit, at least
                 a minute: code that holds the interpreter stops their renewal.
-            middleware: called around the app's own.
-            kind: a subclass of Consumer.
+            middleware: called around the app's own, which runs beside its function, also in another process.
+            schedules: put those of its tasks while it runs, as workers do.
+            kind: for `duetime work`.
 
         Raises:
             InvalidArgument: there is no task, or none of a given topic.
@@ -218,11 +219,12 @@ class App:
             self._server,
             group=self.name,
             drain=drain,
-            middleware=[*middleware, *self._middleware],
+            middleware=middleware,
             unhandled=self._unhandled,
             token=self._token,
             tls=self._tls,
         )
+        found.schedules = self.schedules(wanted) if schedules else None
         limit_s = None if time_limit is None else seconds(time_limit, "time_limit")
         # The rest of a lease is at least half of it: it is renewed after a third, by checks at each sixth.
         lease_s = min(max(60.0, 2 * (limit_s or 0.0) + 30.0), LEASE_S_MAX)
@@ -230,14 +232,17 @@ class App:
             if task.topic in wanted:
                 options = task.options
                 timeout_s = min((one for one in (options.timeout_s, limit_s) if one is not None), default=None)
-                call = task.handler(timeout_s)
+                call, around = task.handler(timeout_s), self._middleware
                 if options.process:
-                    # The pool has the time limit: it ends the process.
-                    call, timeout_s = self.processes.handler(task.__wrapped__, timeout_s), None
+                    task.wrapped_handler()  # it raises here, not in the process
+                    call = self.processes.handler(task.__wrapped__, timeout_s, around)
+                    # The process has the time limit, which ends it, and the middleware.
+                    timeout_s, around = None, ()
                 found.handler(
                     task.topic,
                     tag=task.name,
-                    concurrency=concurrency,
+                    concurrency=self._concurrency(task.topic, concurrency),
+                    middleware=around,
                     max_attempts=options.max_attempts,
                     backoff=options.retry,
                     lease=timedelta(seconds=lease_s),
@@ -245,17 +250,20 @@ class App:
                 )(call)
         return found
 
+    def _concurrency(self, topic: str, count_max: int) -> int:
+        """Tasks of a topic at once. Tasks in processes alone: no more than processes, so that none waits here while
+        another worker is idle."""
+        is_hosted = all(task.options.process for task in self.tasks.values() if task.topic == topic)
+        return min(count_max, self.processes.count_max) if is_hosted else count_max
+
     def run(self) -> None:
         """Puts the schedules, and runs tasks in this process until SIGTERM or SIGINT: `Consumer.run`. `duetime work`
         runs several processes."""
-        consumer = self.consumer(kind=TaskConsumer)
-        assert isinstance(consumer, TaskConsumer)
-        consumer.schedules = self.schedules()
-        consumer.run()
+        self.consumer(schedules=True).run()
 
     def put_schedules(self) -> None:
-        """Puts the schedules of functions with `every`: for programs that run `consumer()`. In the eager mode it does
-        nothing.
+        """Puts the schedules of functions with `every`, and waits for the server: for programs without a worker. In the
+        eager mode it does nothing.
 
         Raises:
             DueTimeError: as `Schedules.put`.
@@ -313,7 +321,7 @@ class App:
 
     def _call_eagerly(self, message: EagerMessage) -> Any:
         task = self.tasks[message.tags]
-        call = HandlerCallOptions(self._middleware).wrapped(task.handler())
+        call = task.wrapped_handler()
 
         async def call_async() -> object:
             return check_returned(await call(cast("LeasedMessage", message)))

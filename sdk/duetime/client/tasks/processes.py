@@ -8,6 +8,7 @@ Each is a new interpreter (`hosted.py`), never a fork: a fork of a process with 
 
 import json
 import os
+import pickle
 import select
 import signal
 import subprocess
@@ -15,18 +16,17 @@ import sys
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Callable
-from contextlib import suppress
-from datetime import datetime, timedelta
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from io import FileIO
 from typing import Any
 
-from duetime.client.bodies import CONTENT_TYPE
 from duetime.client.callables import is_asynchronous
 from duetime.client.consuming.failing import HostedError, Reject, Retry
 from duetime.client.consuming.leased import LeasedMessage
+from duetime.client.consuming.wrapping import Middleware, call_failed
 from duetime.client.errors import InvalidArgument
-from duetime.v1 import message_pb2
 
 # Time for a new interpreter to import the app.
 START_S_MAX = 60.0
@@ -67,17 +67,18 @@ class TaskProcess:
             self.end()
             raise
 
-    def call(self, job: dict[str, Any], timeout_s: float | None) -> None:
-        """Runs a job. After a TimeoutError or an error of type ProcessEnded the process must be ended.
+    def call(self, job: dict[str, Any], timeout_s: float | None) -> dict[str, Any]:
+        """Runs a job; returns its outcome, for `_raise`. After an error the process must be ended.
 
         Raises:
-            TimeoutError, Retry, Reject, HostedError: the outcome.
+            TimeoutError: it has not ended in time.
+            HostedError: the process has died.
         """
         line = json.dumps(job).encode() + b"\n"
         with suppress(BrokenPipeError):  # it has ended, as its answer says
             while line:
                 line = line[self._jobs.write(line) :]
-        _raise(self._answer(timeout_s, f"the handler has run for more than {timeout_s:g} s" if timeout_s else ""))
+        return self._answer(timeout_s, f"the handler has run for more than {timeout_s:g} s" if timeout_s else "")
 
     def end(self) -> None:
         """Kills the process."""
@@ -114,39 +115,77 @@ class TaskProcesses:
     """The processes of an app: up to `count_max` at once, started when they are needed, kept until `close`. For any
     number of threads."""
 
-    def __init__(self, count_max: int) -> None:
+    def __init__(self) -> None:
         # Modules that each process imports before its first task.
         self.modules: list[str] = []
         self._free: list[TaskProcess] = []
-        self._slots = threading.BoundedSemaphore(count_max)
+        # Tasks with a process, and those that wait for one. Threads count them.
+        self._counts = {"pool_running": 0, "pool_waiting": 0}
+        self._counting = threading.Lock()
+        self.limit(cores())
         self._is_closed = False
 
-    def handler(self, function: Callable[..., Any], timeout_s: float | None) -> Callable[[LeasedMessage], None]:
-        """The handler of a task for a consumer, which runs it in a process. `timeout_s`: its hard time limit."""
+    def limit(self, count_max: int) -> None:
+        """Sets the most processes at once; before the first task."""
+        self.count_max = count_max
+        self._slots = threading.BoundedSemaphore(count_max)
+
+    def handler(
+        self, function: Callable[..., Any], timeout_s: float | None, middleware: Sequence[Middleware] = ()
+    ) -> Callable[[LeasedMessage], None]:
+        """The handler of a task for a consumer, which runs it in a process. `timeout_s`: its hard time limit.
+
+        `middleware` of the app runs in the process, around the function. If the process could not end the task, its
+        `failed` runs here.
+        """
         module, name = _place(function)
         self._is_closed = False
 
         def handle(message: LeasedMessage) -> None:
-            job = {"module": module, "name": name, "timeout_s": timeout_s, **_wire(message)}
-            with self._slots:
-                process = self._take()
-                is_usable = False
+            data = b64encode(pickle.dumps(message)).decode()
+            job = {"module": module, "name": name, "timeout_s": timeout_s, "message": data}
+            try:
+                with self._counted("pool_waiting"):
+                    self._slots.acquire()
                 try:
-                    process.call(job, timeout_s)
-                    is_usable = True
-                except (Retry, Reject):
-                    is_usable = True
-                    raise
-                except HostedError as error:
-                    is_usable = error.kind != "ProcessEnded"
-                    raise
+                    with self._counted("pool_running"):
+                        answer = self._answer(job, timeout_s)
                 finally:
-                    if is_usable and not self._is_closed:
-                        self._free.append(process)
-                    else:
-                        process.end()
+                    self._slots.release()
+            except Exception as error:
+                call_failed(middleware, message, error)
+                raise
+            _raise(answer)
 
         return handle
+
+    def counts(self) -> dict[str, int]:
+        """The tasks that have a process, and those that wait for one."""
+        return dict(self._counts)
+
+    @contextmanager
+    def _counted(self, name: str) -> Iterator[None]:
+        with self._counting:
+            self._counts[name] += 1
+        try:
+            yield
+        finally:
+            with self._counting:
+                self._counts[name] -= 1
+
+    def _answer(self, job: dict[str, Any], timeout_s: float | None) -> dict[str, Any]:
+        """The outcome of a job. Raises: TimeoutError, HostedError: the process has not ended it, and is killed."""
+        process = self._take()
+        try:
+            answer = process.call(job, timeout_s)
+        except BaseException:
+            process.end()
+            raise
+        if self._is_closed:
+            process.end()
+        else:
+            self._free.append(process)
+        return answer
 
     def _take(self) -> TaskProcess:
         try:
@@ -159,6 +198,11 @@ class TaskProcesses:
         self._is_closed = True
         while self._free:
             self._free.pop().end()
+
+
+def cores() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def check_hosted(function: Callable[..., Any]) -> None:
@@ -178,25 +222,6 @@ def _place(function: Callable[..., Any]) -> tuple[str, str]:
         text = f"{function.__qualname__} is in the started program; move it to a module, which other processes import"
         raise InvalidArgument.of("process", text)
     return function.__module__, function.__qualname__
-
-
-def _wire(message: LeasedMessage) -> dict[str, Any]:
-    """A delivery as `hosted.py` reads it."""
-    stored = message_pb2.StoredMessage(id=message.id, topic=message.topic, tags=message.tags, body=message.body)
-    stored.keys.extend([message.schedule] if message.schedule else message.keys)
-    stored.properties.update(message.properties)
-    stored.properties[CONTENT_TYPE] = message.content_type
-    stored.born_at_ms = _ms(message.born_at) or 0
-    return {
-        "message": b64encode(stored.SerializeToString()).decode(),
-        "attempt": message.attempt,
-        "due_at_ms": _ms(message.due_at),
-        "planned_at_ms": _ms(message.planned_at),
-    }
-
-
-def _ms(when: datetime | None) -> int | None:
-    return None if when is None else round(when.timestamp() * 1000)
 
 
 def _raise(answer: dict[str, Any]) -> None:

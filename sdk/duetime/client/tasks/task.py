@@ -1,7 +1,7 @@
 """A function whose calls can be sent: now, later, in a transaction."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from copy import copy
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from duetime.client.administering.schedules import ScheduleTimes
 from duetime.client.callables import is_asynchronous
 from duetime.client.consuming.failing import Reject
 from duetime.client.consuming.leased import LeasedMessage
+from duetime.client.consuming.wrapping import HandlerCallOptions, Middleware
 from duetime.client.decoding import TypeMismatch
 from duetime.client.errors import BadBody
 from duetime.client.lengths import Length
@@ -66,7 +67,12 @@ class Task(Generic[P, R]):
     __wrapped__: Callable[..., Any]
 
     def __init__(
-        self, function: Callable[P, R], options: TaskOptions, sender: TaskSender, overrides: Overrides
+        self,
+        function: Callable[P, R],
+        options: TaskOptions,
+        sender: TaskSender,
+        overrides: Overrides,
+        middleware: Sequence[Middleware],
     ) -> None:
         functools.update_wrapper(self, function)
         self._function: Callable[..., Any] = function
@@ -75,6 +81,7 @@ class Task(Generic[P, R]):
         self.options = options
         self._sender = sender
         self._overrides = overrides
+        self._middleware = middleware
         self._send_options: SendOptions = {}
 
     @property
@@ -191,6 +198,14 @@ class Task(Generic[P, R]):
                 running.reset(token)
 
         return handle_async if self.is_asynchronous else handle
+
+    def wrapped_handler(self, timeout_s: float | None = None) -> Callable[[LeasedMessage], Any]:
+        """As `handler`, with the app's middleware around it.
+
+        Raises:
+            InvalidArgument: middleware is a coroutine function, and the task is not.
+        """
+        return HandlerCallOptions(self._middleware).wrapped(self.handler(timeout_s))
 
     def _arguments(self, message: LeasedMessage) -> dict[str, Any]:
         """Raises: Reject."""
