@@ -10,6 +10,7 @@ import pytest
 from duetime.cli import groups as commands
 from duetime.cli import pauses
 from duetime.cli.app import run
+from duetime.cli.gateway import call
 from duetime.client.connection import GatewayConnection
 from duetime.v1 import consumer_pb2, message_pb2
 
@@ -265,8 +266,8 @@ def test_group_is_limited(server: str, group: str, capsys: pytest.CaptureFixture
     both = ["--rate", "100/h,burst=5", "--per-key", "2"]
     assert run(["groups", "limit", group, *both, "--topic", topic, "--json"]) == 0
     limits = [
-        {"topic": None, "rate": "50/s", "per_key": None},
-        {"topic": topic, "rate": "100/h,burst=5", "per_key": 2},
+        {"topic": None, "rate": "50/s", "per_key": None, "declared": False},
+        {"topic": topic, "rate": "100/h,burst=5", "per_key": 2, "declared": False},
     ]
     assert lines_of(capsys) == [{"group": group, "limits": limits}]
     assert run(["groups", "describe", group]) == 0
@@ -281,6 +282,14 @@ def test_group_is_limited(server: str, group: str, capsys: pytest.CaptureFixture
     assert run(["groups", "limit", group, "--per-key", "1"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"group {group} receives at most 1 per key in each topic"
     assert run(["groups", "limit", group, "--none"]) == 0
+    declared = consumer_pb2.GroupLimit(topic=topic, per_key=3)
+    call(server, "DeclareGroupLimits", consumer_pb2.DeclareGroupLimitsRequest(name=group, limits=[declared]))
+    capsys.readouterr()
+    assert run(["groups", "limit", group]) == 0
+    assert capsys.readouterr().out == f"group {group} receives at most 3 per key in {topic}, declared by its tasks\n"
+    assert run(["groups", "limit", group, "--none", "--topic", topic, "--json"]) == 0
+    limit = {"topic": topic, "rate": None, "per_key": 3, "declared": True}
+    assert lines_of(capsys) == [{"group": group, "limits": [limit]}]
     assert run(["groups", "limit", "nobody", "--rate", "1/s"]) == 1
 
 

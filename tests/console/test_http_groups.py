@@ -23,8 +23,8 @@ async def test_limits_of_a_group_are_shown_and_changed(cluster: Cluster) -> None
             answer = await client.put(LIMITS, json=fields)
             assert answer.status_code == 200, answer.text
         both = [
-            {"topic": None, "rate": "50/s", "per_key": None},
-            {"topic": "orders", "rate": "3000/m,burst=1", "per_key": 2},
+            {"topic": None, "rate": "50/s", "per_key": None, "declared": False},
+            {"topic": "orders", "rate": "3000/m,burst=1", "per_key": 2, "declared": False},
         ]
         assert (answer.json(), (await client.get(LIMITS)).json()) == ({"limits": both}, {"limits": both})
         answer = await client.put(LIMITS, json={"rate": None})

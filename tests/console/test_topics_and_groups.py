@@ -135,6 +135,11 @@ async def test_rate_of_a_group_is_changed(shown: Shown) -> None:
     for topic in ("", ORDERS):
         await shown.browser.post(f"{page}/limit", {"rate": "", "topic": topic}, page=page)
     assert "No limit." in (await shown.browser.get(page)).text
+    declared = consumer_pb2.GroupLimit(topic=ORDERS, per_key=1)
+    await shown.traffic.call(
+        "DeclareGroupLimits", consumer_pb2.DeclareGroupLimitsRequest(name="limited", limits=[declared])
+    )
+    assert "<dd>1 per key, declared by its tasks</dd>" in (await shown.browser.get(page)).text
 
 
 async def test_reset_previews_its_effect_and_then_applies_it(shown: Shown) -> None:

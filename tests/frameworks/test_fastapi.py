@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
-from duetime import App, InvalidArgument, Schedules, Unavailable
+from duetime import Admin, App, GroupLimit, InvalidArgument, Schedules, Unavailable
 from duetime.fastapi import ProducerDependency, TasksDependency, add_error_handlers, lifespan
 from duetime_core.testing import FakeClock, LocalCluster
 from fastapi import FastAPI
@@ -35,6 +35,9 @@ def make(server: str, *, works: bool = False) -> tuple[FastAPI, App]:
     @tasks.task
     def pack(item: str) -> None:
         packed.append(item)
+
+    @tasks.task(topic="parcels", per_key=1)
+    def ship(order_id: int) -> None: ...
 
     @tasks.every("30m")
     def count() -> None:
@@ -77,6 +80,8 @@ def test_application_sends_and_works_in_one_process(cluster: LocalCluster) -> No
         # The cluster has a call of another test, too.
         until(lambda: {"milk", "tea"} <= set(packed))
         assert counted.wait(60)
+        with Admin(cluster.address) as admin:
+            assert admin.group("stall").group.limits == [GroupLimit("parcels", None, 1, declared=True)]
 
 
 def test_eager_mode_needs_no_server() -> None:

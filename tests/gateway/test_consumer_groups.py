@@ -321,6 +321,45 @@ async def test_shard_that_was_away_learns_the_limit_with_a_receive(tapped: Gatew
     assert asked[0].limits == limited.limits
 
 
+def declare(gateway: Gateway, *limits: consumer_pb2.GroupLimit, name: str = "billing") -> Any:
+    return gateway.stub.DeclareGroupLimits(
+        consumer_pb2.DeclareGroupLimitsRequest(name=name, limits=limits), timeout=WAIT_S
+    )
+
+
+async def test_declared_limits_are_beside_those_of_operators(tapped: Gateway, taps: list[TappedStore]) -> None:
+    by_key = consumer_pb2.GroupLimit(topic="orders", per_key=1)
+    made = await declare(tapped, by_key, consumer_pb2.GroupLimit(topic="mail", per_key=2))
+    assert [(one.topic, one.per_key, one.declared) for one in made.limits.limits] == [
+        ("mail", 2, True),
+        ("orders", 1, True),
+    ]
+    for tap in taps:
+        assert tap.requests["PutGroup"][-1] == made
+    assert await declare(tapped, by_key, consumer_pb2.GroupLimit(topic="mail", per_key=2)) == made
+    both = await limit(tapped, "50/s")
+    assert [(one.topic, one.declared) for one in both.limits.limits] == [("mail", True), ("orders", True), ("", False)]
+    changed = await declare(tapped, by_key)
+    assert changed.limits.set_at_ms > both.limits.set_at_ms
+    assert list(changed.limits.limits) == list(both.limits.limits)[1:]
+    assert [one.topic for one in (await limit(tapped, topic="orders")).limits.limits] == ["orders", ""]
+    assert limits_of(await declare(tapped)) == [("", "50/s")]
+
+
+async def test_bad_declared_limits_are_rejected(tapped: Gateway) -> None:
+    empty, by_key = consumer_pb2.GroupLimit(topic="mail"), consumer_pb2.GroupLimit(topic="mail", per_key=10_001)
+    text = str((await error_of(declare(tapped, empty, by_key, consumer_pb2.GroupLimit(per_key=1)))).details())
+    assert "limits[0]: has neither a rate nor per_key" in text
+    assert "limits[1].per_key: 10001 is not within 0 and 10000" in text
+    assert "limits[1].topic: mail has a limit before this one" in text
+    assert "limits[2].topic: " in text
+    await create(tapped, "ledger", ordered=True)
+    by_key.per_key = 1
+    assert (await error_of(declare(tapped, by_key, name="ledger"))).code() == grpc.StatusCode.FAILED_PRECONDITION
+    request = consumer_pb2.LimitGroupRequest(name="ledger", limit=consumer_pb2.GroupLimit(declared=True))
+    assert "limit.declared" in str((await error_of(tapped.stub.LimitGroup(request, timeout=WAIT_S))).details())
+
+
 async def test_bad_limits_are_rejected(tapped: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     await create(tapped)
     bad = consumer_pb2.LimitGroupRequest(name="a b")
@@ -331,7 +370,7 @@ async def test_bad_limits_are_rejected(tapped: Gateway, monkeypatch: pytest.Monk
     assert (await error_of(limit(tapped, "1/s", "orders"))).code() == grpc.StatusCode.NOT_FOUND
     assert limits_of(await limit(tapped, topic="orders")) == []
     given = consumer_pb2.GroupLimits(set_at_ms=1)
-    assert "group.limits: is set by LimitGroup" in str((await error_of(create(tapped, limits=given))).details())
+    assert "group.limits: are set by LimitGroup" in str((await error_of(create(tapped, limits=given))).details())
     await create(tapped, "ledger", ordered=True)
     by_key = consumer_pb2.LimitGroupRequest(name="ledger", limit=consumer_pb2.GroupLimit(per_key=1))
     error = await error_of(tapped.stub.LimitGroup(by_key, timeout=WAIT_S))

@@ -65,6 +65,7 @@ EXPECTED = {
     **dict.fromkeys(("Pull", "PullQueues", "Subscribe", "SearchOffset", "QueryMessages"), (RECEIVE,)),
     **dict.fromkeys(("GetMessage", "ListPending", "CommitOffsets", "GetOffsets"), (RECEIVE,)),
     **dict.fromkeys(("Receive", "ReceiveStream", "Ack", "ChangeInvisible", "Nack", "SendBack"), (RECEIVE,)),
+    "DeclareGroupLimits": (RECEIVE,),
     **dict.fromkeys(
         ("UpdateGroup", "ResetGroup", "DeleteGroup", "CreateTopic", "DeleteTopic", "ListTransactions"), (MANAGE,)
     ),

@@ -53,6 +53,18 @@ def test_tasks_run_in_order_of_their_due_times(app: App, note: Task[[str], None]
         assert notes == ["now", "sooner", "later"]
 
 
+def test_limited_tasks_run_when_they_are_due(app: App, notes: list[str]) -> None:
+    @app.task(per_key=1, rate="1/d")
+    def ship(order_id: int, text: str) -> None:
+        notes.append(text)
+
+    with app.eager() as eager:
+        ship.later("1h", 42, "first")
+        ship.with_options(sharding_key="all").later("1h", 42, "second")
+        eager.advance("1h")
+    assert notes == ["first", "second"]
+
+
 def test_pending_tasks_are_cancelled_and_replaced(app: App, note: Task[[str], None], notes: list[str]) -> None:
     with app.eager() as eager:
         first = note.later("1h", "first")

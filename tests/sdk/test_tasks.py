@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Annotated, Any, Literal, assert_type, cast
+from uuid import UUID
 
 import pytest
 from duetime import (
@@ -51,6 +52,59 @@ def test_message_names_the_task_and_its_arguments(app: App) -> None:
     assert message.properties == {"content_type": "application/json"}
     assert repr(send_mail) == "Task(send_mail, topic='mail')"
     assert repr(app) == "App(localhost:9800, name='shop', tasks=['send_mail'])"
+
+
+def test_argument_is_the_sharding_key(app: App) -> None:
+    @dataclass
+    class Customer:
+        name: str
+
+    @app.task(sharding_key="customer")
+    def bill(amount: Decimal, customer: Customer | UUID | str | None = "nobody", *, item: int = 0) -> None: ...
+
+    @app.task(topic="mail", per_key=2)
+    def send_mail(order_id: int | None, kind: Literal["late", "paid"] = "late") -> None: ...
+
+    @app.task(sharding_key="")
+    def free(order_id: int) -> None: ...
+
+    number = UUID(int=1)
+    assert bill.message(Decimal(2), "ann").sharding_key == "ann"
+    assert bill.message(Decimal(2)).sharding_key == "nobody"
+    assert bill.message(Decimal(2), customer=number).sharding_key == str(number)
+    assert bill.message(Decimal(2), Customer("ann")).sharding_key == '{"name":"ann"}'
+    assert bill.message(Decimal(2), None).sharding_key == ""
+    assert bill.with_options(sharding_key="own").message(Decimal(2), "ann").sharding_key == "own"
+    assert (send_mail.message(42).sharding_key, send_mail.message(None).sharding_key) == ("42", "")
+    assert free.message(42).sharding_key == ""
+
+
+def test_limits_of_tasks_are_checked_when_they_are_declared(app: App) -> None:
+    def work(n: int) -> None: ...
+
+    def idle() -> None: ...
+
+    for options, why in (
+        ({"per_key": 0}, "0 is not within 1 and 10000"),
+        ({"rate": "fast"}, "'fast' is not a rate such as 50/s"),
+        ({"sharding_key": "m"}, "the sharding key 'm' is none of its parameters"),
+    ):
+        with pytest.raises(InvalidArgument, match=why):
+            app.task(**options)(work)  # type: ignore[call-overload]
+    with pytest.raises(InvalidArgument, match="per_key takes a sharding key, and it has no parameter"):
+        app.task(per_key=1)(idle)
+    app.task(name="first", rate="50/s", per_key=1)(work)
+    with pytest.raises(InvalidArgument, match="rate: None differs from 50/s of the task first: tasks of one topic"):
+        app.task(idle)
+    with pytest.raises(InvalidArgument, match="per_key: 2 differs from 1 of the task first"):
+        app.task(rate="50/s", per_key=2)(work)
+    app.task(rate="50/s", name="second")(work)
+    app.task(topic="mail")(idle)
+    assert [(one.topic, one.rate.count, one.per_key) for one in app.consumer(topics=["mail"]).limits] == [
+        ("shop", 50, 1)
+    ]
+    with pytest.raises(TypeError, match=r"every\(\) has no argument 'per_key'"):
+        app.every("1h", per_key=1)  # type: ignore[call-arg]
 
 
 def test_options_of_a_send_are_those_of_a_message(app: App) -> None:

@@ -5,7 +5,18 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from duetime import App, AsyncReceiver, CancelResult, DeadLetters, LeasedMessage, Middleware, Task, current
+from duetime import (
+    Admin,
+    App,
+    AsyncReceiver,
+    CancelResult,
+    Conflict,
+    DeadLetters,
+    LeasedMessage,
+    Middleware,
+    Task,
+    current,
+)
 from duetime.client.message import moment
 from duetime_core.testing import LocalCluster
 
@@ -193,3 +204,64 @@ def test_closed_app_connects_again(app: App, plain: Task[[int], None]) -> None:
     app.close()
     assert plain.send(2).topic == app.name
     assert app.producer is not before
+
+
+async def test_calls_of_one_key_run_one_at_a_time_in_order_at_two_workers(app: App, nodes: LocalCluster) -> None:
+    began, ended, go = list[tuple[str, int]](), list[tuple[str, int]](), asyncio.Event()
+
+    @app.task(per_key=1, sharding_key="customer")
+    async def bill(customer: str, n: int) -> None:
+        began.append((customer, n))
+        await go.wait()
+        ended.append((customer, n))
+
+    calls = [("ann", n) for n in range(5)] + [("ben", n) for n in range(5)]
+    for call in calls:
+        await bill.asend(*call)
+    first, second = app.consumer(), app.consumer()
+    async with consuming(first), consuming(second):
+        await until(lambda: len(began) == 2)
+        # A message without a key overtakes the waiting ones.
+        await app.tasks["bill"].with_options(sharding_key="").asend("nobody", 0)
+        await until(lambda: len(began) == 3)
+        assert sorted(began) == [("ann", 0), ("ben", 0), ("nobody", 0)]
+        go.set()
+        await until(lambda: len(ended) == 11)
+    for customer in ("ann", "ben"):
+        assert [one for one in ended if one[0] == customer] == [one for one in calls if one[0] == customer]
+
+
+async def test_worker_declares_the_limits_of_its_tasks(app: App, nodes: LocalCluster) -> None:
+    def work(n: int) -> None: ...
+
+    def limits() -> list[tuple[str, str | None, int | None, bool]]:
+        found = admin.group(app.name).group.limits
+        return [(one.topic.removeprefix(app.name), one.rate, one.per_key, one.declared) for one in found]
+
+    app.task(rate="50/s", per_key=2)(work)
+    app.task(topic=f"{app.name}-mail", name="mail", per_key=1)(work)
+    with Admin(nodes.address) as admin:
+        async with consuming(app.consumer(topics=[app.name])):
+            assert limits() == [("", "50/s", 2, True), ("-mail", None, 1, True)]
+        admin.create_topic(app.name)
+        admin.limit_group(app.name, "1/s", topic=app.name)
+        changed = App(app.name, nodes.address)
+        changed.task(per_key=3)(work)
+        async with consuming(changed.consumer()):
+            assert limits() == [("", None, 3, True), ("", "1/s", None, False)]
+        plain = App(app.name, nodes.address)
+        plain.task(work)
+        async with consuming(plain.consumer()):
+            assert limits() == [("", "1/s", None, False)]
+
+
+async def test_worker_of_an_ordered_group_cannot_limit_keys(app: App, nodes: LocalCluster) -> None:
+    with Admin(nodes.address) as admin:
+        admin.create_group(app.name, ordered=True)
+
+    @app.task(per_key=1)
+    def work(n: int) -> None: ...
+
+    with pytest.raises(Conflict, match="is ordered"):
+        async with consuming(app.consumer()):
+            pass

@@ -36,6 +36,7 @@ WIDE_API = {
     "sdk/duetime/client/sync/clients.py Producer.transaction",
     "sdk/duetime/client/sync/clients.py Puller.__init__",
     "sdk/duetime/client/sync/clients.py Receiver.__init__",
+    "sdk/duetime/client/tasks/app.py App.task",
     "sdk/duetime/outbox/relay.py Relay.__init__",
 }
 # Modules of commands: each option of a command is a parameter.

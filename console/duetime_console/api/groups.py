@@ -35,6 +35,7 @@ class LimitAnswer(AnswerModel):
     topic: str | None = Field(description="null: each topic without its own limit")
     rate: str | None = Field(description=_RATE)
     per_key: int | None = Field(description=_PER_KEY)
+    declared: bool = Field(description="the group's tasks declare it; limits set here take precedence")
 
 
 class GroupLimits(AnswerModel):
@@ -62,6 +63,7 @@ def _answer(group: consumer_pb2.Group) -> OperationAnswer:
             topic=one.topic or None,
             rate=rates.rate_of(one) or None,
             per_key=one.per_key or None,
+            declared=one.declared,
         )
         for one in group.limits.limits
     ]

@@ -158,7 +158,7 @@ async def _group(
         start=_STARTS.get(described.group.start, "earliest"),
         sums=sums_of(described),
         topics=sorted({queue.topic for queue in described.queues}),
-        limits=[(one.topic, rates.rate_of(one), one.per_key) for one in described.group.limits.limits],
+        limits=[(one.topic, rates.limit_text(one), one.declared) for one in described.group.limits.limits],
         form=fields | (form or {}),
         faults=faults or {},
         error=error,

@@ -141,6 +141,18 @@ class GroupTable:
 
         return await self._change(name, change)
 
+    async def declare(self, name: str, limits: Iterable[consumer_pb2.GroupLimit]) -> consumer_pb2.Group:
+        """The group with these declared limits. Raises: as `limit`."""
+        now_ms, found = self._clock.now_ms(), [*limits]
+
+        def change(row: GroupModel) -> None:
+            known = group_limits.known_of(_message(row))
+            changed = group_limits.declared(known, found, now_ms)
+            if changed is not known:
+                row.limits = group_limits.render(changed)
+
+        return await self._change(name, change)
+
     async def _change(self, name: str, change: Callable[[GroupModel], None]) -> consumer_pb2.Group:
         """The group after a change of its row, which is locked. Raises: as `change`, NotFound, Unavailable."""
 

@@ -1,9 +1,10 @@
 """Limits of groups: their text in the metadata database, their violations and changes. Pure.
 
-{"set_at_ms": 1700000000000, "limits": [{"topic": "orders", "rate": "50/s", "per_key": 0}]}
+{"set_at_ms": 1700000000000, "limits": [{"topic": "orders", "rate": "50/s", "per_key": 0, "declared": false}]}
 """
 
 import json
+from collections.abc import Iterable
 
 from duetime.v1.consumer_pb2 import Group, GroupLimit, GroupLimits
 from duetime_format import limits, rates
@@ -24,7 +25,7 @@ def parse(text: str) -> GroupLimits:
     stored = json.loads(text)
     found = GroupLimits(set_at_ms=stored["set_at_ms"])
     for one in stored["limits"]:
-        limit = found.limits.add(topic=one["topic"], per_key=one.get("per_key", 0))
+        limit = found.limits.add(topic=one["topic"], per_key=one.get("per_key", 0), declared=one.get("declared", False))
         if one.get("rate"):
             rates.fill(limit.rate, one["rate"])
     return found
@@ -32,7 +33,10 @@ def parse(text: str) -> GroupLimits:
 
 def render(found: GroupLimits) -> str:
     """The text that `parse` reads."""
-    rows = [{"topic": one.topic, "rate": rates.rate_of(one), "per_key": one.per_key} for one in found.limits]
+    rows = [
+        {"topic": one.topic, "rate": rates.rate_of(one), "per_key": one.per_key, "declared": one.declared}
+        for one in found.limits
+    ]
     return json.dumps({"set_at_ms": found.set_at_ms, "limits": rows})
 
 
@@ -48,14 +52,43 @@ def replaced(known: GroupLimits, limit: GroupLimit, now_ms: int) -> GroupLimits:
     Raises:
         GroupLimitsExhausted: there are too many.
     """
-    rest = [one for one in known.limits if one.topic != limit.topic]
-    if limit.HasField("rate") or limit.per_key:
-        if len(rest) >= limits.GROUP_LIMITS_MAX:
-            most = limits.GROUP_LIMITS_MAX
-            raise GroupLimitsExhausted(f"the group has {len(rest)} limits, the maximum is {most}: remove some")
-        rest.append(limit)
-    rest.sort(key=lambda one: one.topic)
-    return GroupLimits(set_at_ms=max(now_ms, known.set_at_ms + 1), limits=rest)
+    rest = [one for one in known.limits if one.declared or one.topic != limit.topic]
+    return _changed(known, [*rest, limit] if limit.HasField("rate") or limit.per_key else rest, now_ms)
+
+
+def declared(known: GroupLimits, found: Iterable[GroupLimit], now_ms: int) -> GroupLimits:
+    """The limits with these declared ones instead of the former; equal ones change nothing. Raises: as `replaced`."""
+    new = [
+        GroupLimit(topic=one.topic, rate=one.rate if one.HasField("rate") else None, per_key=one.per_key, declared=True)
+        for one in found
+    ]
+    changed = _changed(known, [*new, *(one for one in known.limits if not one.declared)], now_ms)
+    return known if list(changed.limits) == list(known.limits) else changed
+
+
+def _changed(known: GroupLimits, found: list[GroupLimit], now_ms: int) -> GroupLimits:
+    most = limits.GROUP_LIMITS_MAX
+    if len(found) > most:
+        raise GroupLimitsExhausted(f"the group would have {len(found)} limits, the maximum is {most}: remove some")
+    found.sort(key=lambda one: (not one.declared, one.topic))
+    return GroupLimits(set_at_ms=max(now_ms, known.set_at_ms + 1), limits=found)
+
+
+def effective(found: GroupLimits) -> dict[str, GroupLimit]:
+    """The limit by topic; that of the empty topic is for all others. A limit of an operator takes precedence over a
+    declared one, for the rate and for the keys."""
+    own = {one.topic: one for one in found.limits if not one.declared}
+    merged = dict(own)
+    for one in found.limits:
+        if one.declared:
+            first = own.get(one.topic) or own.get("") or GroupLimit()
+            by_rate = first if first.HasField("rate") else one
+            merged[one.topic] = GroupLimit(
+                topic=one.topic,
+                rate=by_rate.rate if by_rate.HasField("rate") else None,
+                per_key=first.per_key or one.per_key,
+            )
+    return merged
 
 
 def violations(field: str, limit: GroupLimit) -> list[Violation]:

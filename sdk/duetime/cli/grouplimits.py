@@ -44,7 +44,8 @@ def limit(
     """Limit the deliveries to a group.
 
     All receivers of the group share the limit. Redeliveries count too. The other messages wait; nothing is lost. The
-    options replace the limit that the topic has, or that of all topics. Without an option, prints the limits.
+    options replace the limit that the topic has, or that of all topics. Without an option, prints the limits. Limits
+    that tasks declare count where the group has none of these.
 
     \b
     Examples:
@@ -79,6 +80,7 @@ def limit_lines(found: Iterable[consumer_pb2.GroupLimit]) -> list[str]:
     """A line for each limit."""
     return [
         f"receives at most {rates.limit_text(one)} {f'in {one.topic}' if one.topic else 'in each topic'}"
+        f"{', declared by its tasks' if one.declared else ''}"
         for one in found
     ]
 
@@ -92,7 +94,12 @@ def limits_object(group: consumer_pb2.Group) -> dict[str, Any]:
     """The limits in JSON."""
     return {
         "limits": [
-            {"topic": one.topic or None, "rate": rates.rate_of(one) or None, "per_key": one.per_key or None}
+            {
+                "topic": one.topic or None,
+                "rate": rates.rate_of(one) or None,
+                "per_key": one.per_key or None,
+                "declared": one.declared,
+            }
             for one in group.limits.limits
         ]
     }

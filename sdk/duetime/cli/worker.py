@@ -30,7 +30,7 @@ from duetime.client.connection import pause
 from duetime.client.consuming.leased import LeasedMessage
 from duetime.client.consuming.logs import log
 from duetime.client.consuming.wrapping import Middleware
-from duetime.client.errors import AlreadyExists, DueTimeError, InvalidArgument
+from duetime.client.errors import AlreadyExists, Conflict, DueTimeError, InvalidArgument
 from duetime.client.process import Signals
 from duetime.client.tasks.app import App
 from duetime.client.tasks.processes import TaskProcesses
@@ -210,7 +210,7 @@ def run(options: WorkerOptions) -> int:
         consumer.run()
     except DueTimeError as error:
         print_error(str(error))
-        return UNUSABLE if isinstance(error, CannotStart | InvalidArgument | AlreadyExists) else 1
+        return UNUSABLE if isinstance(error, CannotStart | InvalidArgument | AlreadyExists | Conflict) else 1
     except SystemExit:
         # A task raised it: its exit code means nothing to the supervisor.
         traceback.print_exc()

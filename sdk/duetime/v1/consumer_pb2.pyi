@@ -291,14 +291,16 @@ class DeliveryRate(_message.Message):
     def __init__(self, count: _Optional[int] = ..., per_ms: _Optional[int] = ..., burst: _Optional[int] = ...) -> None: ...
 
 class GroupLimit(_message.Message):
-    __slots__ = ("topic", "rate", "per_key")
+    __slots__ = ("topic", "rate", "per_key", "declared")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     RATE_FIELD_NUMBER: _ClassVar[int]
     PER_KEY_FIELD_NUMBER: _ClassVar[int]
+    DECLARED_FIELD_NUMBER: _ClassVar[int]
     topic: str
     rate: DeliveryRate
     per_key: int
-    def __init__(self, topic: _Optional[str] = ..., rate: _Optional[_Union[DeliveryRate, _Mapping]] = ..., per_key: _Optional[int] = ...) -> None: ...
+    declared: bool
+    def __init__(self, topic: _Optional[str] = ..., rate: _Optional[_Union[DeliveryRate, _Mapping]] = ..., per_key: _Optional[int] = ..., declared: bool = ...) -> None: ...
 
 class GroupLimits(_message.Message):
     __slots__ = ("set_at_ms", "limits")
@@ -315,6 +317,14 @@ class LimitGroupRequest(_message.Message):
     name: str
     limit: GroupLimit
     def __init__(self, name: _Optional[str] = ..., limit: _Optional[_Union[GroupLimit, _Mapping]] = ...) -> None: ...
+
+class DeclareGroupLimitsRequest(_message.Message):
+    __slots__ = ("name", "limits")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    limits: _containers.RepeatedCompositeFieldContainer[GroupLimit]
+    def __init__(self, name: _Optional[str] = ..., limits: _Optional[_Iterable[_Union[GroupLimit, _Mapping]]] = ...) -> None: ...
 
 class CreateGroupRequest(_message.Message):
     __slots__ = ("group",)

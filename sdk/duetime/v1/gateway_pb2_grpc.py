@@ -237,6 +237,11 @@ class GatewayStub(object):
                 request_serializer=duetime_dot_v1_dot_consumer__pb2.LimitGroupRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_consumer__pb2.Group.FromString,
                 )
+        self.DeclareGroupLimits = channel.unary_unary(
+                '/duetime.v1.Gateway/DeclareGroupLimits',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.DeclareGroupLimitsRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.Group.FromString,
+                )
         self.DeleteGroup = channel.unary_unary(
                 '/duetime.v1.Gateway/DeleteGroup',
                 request_serializer=duetime_dot_v1_dot_consumer__pb2.DeleteGroupRequest.SerializeToString,
@@ -774,6 +779,15 @@ class GatewayServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeclareGroupLimits(self, request, context):
+        """Sets the limits that the group's own program declares, such as the tasks of a worker. A group that does not exist is
+        created. LimitGroup takes precedence, so receivers may call it. The topics need not exist. Otherwise as LimitGroup;
+        the same limits again change nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteGroup(self, request, context):
         """Deletes a group and its offsets. Waiting retries end; due ones and dead letters stay in their topics, and a later
         group of this name does not receive them. Idempotent.
@@ -1247,6 +1261,11 @@ def add_GatewayServicer_to_server(servicer, server):
             'LimitGroup': grpc.unary_unary_rpc_method_handler(
                     servicer.LimitGroup,
                     request_deserializer=duetime_dot_v1_dot_consumer__pb2.LimitGroupRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.Group.SerializeToString,
+            ),
+            'DeclareGroupLimits': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeclareGroupLimits,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.DeclareGroupLimitsRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_consumer__pb2.Group.SerializeToString,
             ),
             'DeleteGroup': grpc.unary_unary_rpc_method_handler(
@@ -2137,6 +2156,23 @@ class Gateway(object):
             metadata=None):
         return grpc.experimental.unary_unary(request, target, '/duetime.v1.Gateway/LimitGroup',
             duetime_dot_v1_dot_consumer__pb2.LimitGroupRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.Group.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def DeclareGroupLimits(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Gateway/DeclareGroupLimits',
+            duetime_dot_v1_dot_consumer__pb2.DeclareGroupLimitsRequest.SerializeToString,
             duetime_dot_v1_dot_consumer__pb2.Group.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

@@ -95,6 +95,8 @@ class GroupLimit:
     """As written: `50/s`, `3000/m,burst=1`."""
     per_key: int | None
     """Messages with one sharding key received at a time."""
+    declared: bool = False
+    """Whether the group's tasks declare it: `limit_group` takes precedence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ class Group:
     server does not store those of handlers."""
     created_at: datetime
     limits: list[GroupLimit] = field(default_factory=list)
-    """By topic; empty: no limit."""
+    """By topic, declared ones first; empty: no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +261,10 @@ def group_of(group: consumer_pb2.Group) -> Group:
         start = "latest"
     elif group.start == consumer_pb2.GROUP_START_TIME:
         start = moment(group.start_at_ms)
-    limits = [GroupLimit(one.topic, rates.rate_of(one) or None, one.per_key or None) for one in group.limits.limits]
+    limits = [
+        GroupLimit(one.topic, rates.rate_of(one) or None, one.per_key or None, one.declared)
+        for one in group.limits.limits
+    ]
     return Group(group.name, start, group.ordered, render(group.retry), moment(group.created_at_ms), limits)
 
 

@@ -25,6 +25,7 @@ from duetime.client.consuming.wrapping import BadBodies, HandlerCallOptions, Mid
 from duetime.client.errors import (
     AlreadyExists,
     Closed,
+    Conflict,
     DueTimeError,
     InvalidArgument,
     PermissionDenied,
@@ -342,8 +343,9 @@ class Consumer:
                 if group is None:
                     request = consumer_pb2.CreateGroupRequest(group=self._new_group)
                     group = await connection.call("CreateGroup", request, CALL_TIMEOUT_S)
+                await self._prepare(connection, group)
                 break
-            except (InvalidArgument, Unauthenticated, PermissionDenied, Closed):
+            except (InvalidArgument, Unauthenticated, PermissionDenied, Conflict, Closed):
                 raise
             except AlreadyExists:
                 continue  # another consumer was faster: its settings hold
@@ -353,6 +355,9 @@ class Consumer:
             kind = "is ordered" if group.ordered else "is not ordered"
             raise InvalidArgument.of("ordered", f"group {self.group} exists and {kind}; delete it, or change `ordered`")
         return bool(group.ordered)
+
+    async def _prepare(self, connection: GatewayConnection, group: consumer_pb2.Group) -> None:
+        """Runs before the first receive, and again after an error that a repetition may mend. For subclasses."""
 
 
 async def _end_tasks() -> None:

@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
 from duetime.client.administering.schedules import AsyncSchedules
 from duetime.client.callables import check_function, check_returned
 from duetime.client.connection import resolve_server
-from duetime.client.consuming.consumer import Consumer, Unhandled
+from duetime.client.consuming.consumer import Unhandled
 from duetime.client.consuming.leased import LeasedMessage
 from duetime.client.consuming.leases import LEASE_S_MAX, named, tag_named
 from duetime.client.consuming.wrapping import Middleware, checked
@@ -23,6 +23,7 @@ from duetime.client.sync.background import background
 from duetime.client.sync.clients import Producer
 from duetime.client.tasks.context import Provider
 from duetime.client.tasks.eager import EagerClock, EagerMessage, EagerQueue, EagerSchedule
+from duetime.client.tasks.limits import TaskLimit, declared
 from duetime.client.tasks.processes import TaskProcesses, check_hosted
 from duetime.client.tasks.schedules import (
     EverySettings,
@@ -93,6 +94,9 @@ class App:
         max_attempts: int | None = None,
         timeout: Length | None = None,
         process: bool = False,
+        rate: str | None = None,
+        per_key: int | None = None,
+        sharding_key: str = "",
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
     def task(
@@ -105,6 +109,9 @@ class App:
         max_attempts: int | None = None,
         timeout: Length | None = None,
         process: bool = False,
+        rate: str | None = None,
+        per_key: int | None = None,
+        sharding_key: str = "",
     ) -> Any:
         """Makes a function a task. Workers run coroutine functions on their event loop, others in threads.
 
@@ -116,14 +123,28 @@ class App:
             timeout: a call that runs longer has failed, and a coroutine is cancelled. None: no limit.
             process: runs it in another process of the worker: for code that holds the interpreter. `timeout` ends that
                 process. For plain functions of a module, on Linux and macOS.
+            rate: at most this many runs begin, over all workers: "50/s", "3000/m", "100/h" or "5000/d"; `,burst=N` for
+                N at once after a rest. Tasks of one topic share it.
+            per_key: calls with one sharding key that run at a time, 1 to 10,000; with 1 in the order of their sends.
+            sharding_key: the parameter whose value is the sharding key of a call. Default: with `per_key` the first
+                one, else none.
 
         Raises:
-            InvalidArgument: an argument breaks its rule, the name is taken, or the function can't be a task: it has
-                `*args`, or a type that JSON can't hold.
+            InvalidArgument: an argument breaks its rule, the name is taken, a task of the same topic has another limit,
+                or the function can't be a task: it has `*args`, or a type that JSON can't hold.
         """
 
         timeout_s = None if timeout is None else seconds(timeout, "timeout")
-        options = TaskOptions(name or "", topic or self.name, retry, max_attempts, timeout_s, process=process)
+        options = TaskOptions(
+            name or "",
+            topic or self.name,
+            retry,
+            max_attempts,
+            timeout_s,
+            process=process,
+            limit=TaskLimit(rate, per_key),
+            sharding_key=sharding_key,
+        )
         return partial(self._add, options) if function is None else self._add(options, function)
 
     def every(self, times: Length, **settings: Unpack[EverySettings]) -> Callable[[Callable[..., R]], Task[..., R]]:
@@ -172,6 +193,9 @@ class App:
         handler_policy(options.retry, options.max_attempts)
         if name in self.tasks:
             raise InvalidArgument.of("name", f"{name} is a task already; give one of them another name")
+        for other in self.tasks.values():
+            if other.topic == options.topic:
+                options.limit.check_beside(other.options.limit, other.name, other.topic)
         task = Task(function, replace(options, name=name), self._sender, self.overrides, self._middleware)
         self.tasks[name] = task
         return task
@@ -195,7 +219,7 @@ class App:
         middleware: Sequence[Middleware] = (),
         schedules: bool = False,
         kind: type[TaskConsumer] = TaskConsumer,
-    ) -> Consumer:
+    ) -> TaskConsumer:
         """A consumer of all tasks, or of those of some topics: for tests, and for workers of your own.
 
         Arguments:
@@ -225,6 +249,7 @@ class App:
             tls=self._tls,
         )
         found.schedules = self.schedules(wanted) if schedules else None
+        found.limits = declared((task.topic, task.options.limit) for task in self.tasks.values())
         limit_s = None if time_limit is None else seconds(time_limit, "time_limit")
         # The rest of a lease is at least half of it: it is renewed after a third, by checks at each sixth.
         lease_s = min(max(60.0, 2 * (limit_s or 0.0) + 30.0), LEASE_S_MAX)

@@ -16,7 +16,7 @@ from functools import partial
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from duetime.client.bodies import parsed
+from duetime.client.bodies import encoded, parsed
 from duetime.client.callables import is_asynchronous
 from duetime.client.decoding import Convert, TypeMismatch, decoder_for
 from duetime.client.errors import InvalidArgument
@@ -85,6 +85,29 @@ class TaskSignature:
             return {name: self._dumps[name](value) if name in self._dumps else value for name, value in named.items()}
         except ValueError as error:
             raise InvalidArgument.of("arguments", f"{error}: {self._text}") from None
+
+    def key(self, name: str, *, is_needed: bool) -> str:
+        """The parameter whose value is the sharding key; without a name the first one, if it is needed.
+
+        Raises:
+            InvalidArgument: messages have no such parameter, or none at all.
+        """
+        found = name or (next(iter(self._sent.parameters), None) if is_needed else "")
+        if found is None:
+            raise self._rejected("per_key takes a sharding key, and it has no parameter")
+        if found and found not in self._sent.parameters:
+            raise self._rejected(f"the sharding key {found!r} is none of its parameters: {self._sent}")
+        return found
+
+    def key_text(self, name: str, named: Mapping[str, Any]) -> str:
+        """The sharding key of a call: an argument as text, or as JSON if it is no text; empty for None. Raises: as
+        `encoded`."""
+        value = named[name] if name in named else self._sent.parameters[name].default
+        body, _ = encoded({name: self.encoded({name: value})[name]})
+        found = json.loads(body)[name]
+        if found is None or isinstance(found, str):
+            return found or ""
+        return json.dumps(found, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
     def check(self, body: bytes, named: Mapping[str, Any]) -> None:
         """Raises: InvalidArgument: an argument does not fit its annotation, or would arrive as another value."""

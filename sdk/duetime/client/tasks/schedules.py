@@ -1,10 +1,11 @@
 """Schedules of an app's functions: their times, their way to the server, and their leftovers."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any, TypedDict, cast
 
+from duetime_format import rates
 from duetime_format.limits import SCHEDULE_EVERY_MS_MIN
 
 from duetime.client.administering.schedules import (
@@ -16,7 +17,9 @@ from duetime.client.administering.schedules import (
     ScheduleTimes,
     times_fields,
 )
+from duetime.client.connection import GatewayConnection
 from duetime.client.consuming.consumer import Consumer
+from duetime.client.consuming.leases import CALL_TIMEOUT_S
 from duetime.client.consuming.logs import log
 from duetime.client.errors import (
     AlreadyExists,
@@ -32,6 +35,7 @@ from duetime.client.lengths import Length, milliseconds
 from duetime.client.message import Message
 from duetime.client.retry_policy import Backoff
 from duetime.client.tasks.task import Task
+from duetime.v1 import consumer_pb2
 
 # The property of its occurrences, with the app's name.
 APP = "duetime_app"
@@ -61,6 +65,8 @@ def schedule_times(times: Length, settings: EverySettings) -> ScheduleTimes:
         InvalidArgument: they break a rule that needs no calendar. The server checks expression and zone.
     """
     is_cron = isinstance(times, str) and (" " in times.strip() or times.startswith("@"))
+    if unknown := settings.keys() - EverySettings.__annotations__.keys():
+        raise TypeError(f"every() has no argument {min(unknown)!r}")
     own = {name: settings[name] for name in ("missed", "zone", "in_gap", "in_fold") if name in settings}
     found = cast("ScheduleTimes", {"cron" if is_cron else "every": times, **own})
     if not is_cron:
@@ -139,9 +145,10 @@ class SchedulePutter:
 
 
 class TaskConsumer(Consumer):
-    """A consumer of tasks that also puts their schedules, if it has any, while it runs. A fault that a repetition would
-    not mend ends it."""
+    """A consumer of tasks that declares their limits before it receives, and puts their schedules, if it has any, while
+    it runs. A fault that a repetition would not mend ends it."""
 
+    limits: Sequence[consumer_pb2.GroupLimit] = ()
     schedules: SchedulePutter | None = None
 
     async def run_async(self) -> None:
@@ -152,12 +159,22 @@ class TaskConsumer(Consumer):
             putting.cancel()
             await asyncio.gather(putting, return_exceptions=True)
 
+    async def _prepare(self, connection: GatewayConnection, group: consumer_pb2.Group) -> None:
+        if [one for one in group.limits.limits if one.declared] != [*self.limits]:
+            request = consumer_pb2.DeclareGroupLimitsRequest(name=self.group, limits=self.limits)
+            await connection.call("DeclareGroupLimits", request, CALL_TIMEOUT_S)
+            log.info("limits of %s: %s", self.group, "; ".join(map(_limit, self.limits)) or "none")
+
     async def _put_schedules(self) -> None:
         try:
             if self.schedules is not None:
                 await self.schedules.put_when_reachable()
         except DueTimeError as error:
             self._fail(error)
+
+
+def _limit(found: consumer_pb2.GroupLimit) -> str:
+    return f"{rates.limit_text(found)} in {found.topic}"
 
 
 def _state(found: Schedule) -> str:

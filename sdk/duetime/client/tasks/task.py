@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
@@ -20,6 +20,7 @@ from duetime.client.message import CancelResult, Message, MessageRef, Receipt
 from duetime.client.retry_policy import Backoff
 from duetime.client.tasks.arguments import TaskSignature
 from duetime.client.tasks.context import Dependency, Overrides, TaskRun, provided, provided_async, running
+from duetime.client.tasks.limits import TaskLimit
 from duetime.client.tasks.sender import TaskSender
 
 P = ParamSpec("P")
@@ -55,6 +56,9 @@ class TaskOptions:
     times: ScheduleTimes | None = None
     # Whether workers run it in a process of its own; see `processes.py`.
     process: bool = False
+    limit: TaskLimit = field(default_factory=TaskLimit)
+    # The parameter with the sharding key of a call; empty: the first one if the limit has `per_key`, else none.
+    sharding_key: str = ""
 
 
 class Task(Generic[P, R]):
@@ -77,6 +81,8 @@ class Task(Generic[P, R]):
         functools.update_wrapper(self, function)
         self._function: Callable[..., Any] = function
         self._signature = TaskSignature(function, is_scheduled=options.times is not None)
+        # The parameter with the sharding key; empty: there is none.
+        self._key = self._signature.key(options.sharding_key, is_needed=options.limit.per_key is not None)
         self.is_asynchronous = is_asynchronous(function)
         self.options = options
         self._sender = sender
@@ -117,7 +123,10 @@ class Task(Generic[P, R]):
                 value.
         """
         named = self._signature.bound(args, kwargs)
-        message = Message(self.topic, self._signature.encoded(named), tags=self.name, **self._send_options)
+        options = self._send_options
+        if self._key and "sharding_key" not in options:
+            options = {**options, "sharding_key": self._signature.key_text(self._key, named)}
+        message = Message(self.topic, self._signature.encoded(named), tags=self.name, **options)
         self._signature.check(message.body, named)
         return message
 

@@ -21,7 +21,7 @@ def check_new_group(group: consumer_pb2.Group) -> None:
         text = f"{group.start_at_ms} is not above 0; a group that starts at a time takes Unix milliseconds"
         found.append(Violation("group.start_at_ms", text))
     if group.HasField("limits"):
-        found.append(Violation("group.limits", "is set by LimitGroup"))
+        found.append(Violation("group.limits", "are set by LimitGroup and DeclareGroupLimits"))
     refuse(found)
 
 
@@ -35,6 +35,23 @@ def check_limit(request: consumer_pb2.LimitGroupRequest) -> None:
     found = [*group_violations("name", request.name), *group_limits.violations("limit", request.limit)]
     if request.limit.topic:
         found += group_read_violations("limit.topic", request.limit.topic)
+    if request.limit.declared:
+        found.append(Violation("limit.declared", "is for DeclareGroupLimits"))
+    refuse(found)
+
+
+def check_declared(request: consumer_pb2.DeclareGroupLimitsRequest) -> None:
+    """See the module."""
+    found, topics = list(group_violations("name", request.name)), set()
+    for index, limit in enumerate(request.limits):
+        field = f"limits[{index}]"
+        found += group_read_violations(f"{field}.topic", limit.topic)
+        found += group_limits.violations(field, limit)
+        if not (limit.HasField("rate") or limit.per_key):
+            found.append(Violation(field, "has neither a rate nor per_key"))
+        if limit.topic in topics:
+            found.append(Violation(f"{field}.topic", f"{limit.topic} has a limit before this one"))
+        topics.add(limit.topic)
     refuse(found)
 
 

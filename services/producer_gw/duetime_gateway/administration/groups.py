@@ -10,6 +10,7 @@ from duetime_core.metadata import GroupTable
 from duetime_format.names import is_group_topic
 
 from duetime_gateway.administration.admission import (
+    check_declared,
     check_limit,
     check_new_group,
     check_pause,
@@ -64,10 +65,20 @@ class ConsumerGroups:
         check_limit(request)
         if request.limit.topic and (request.limit.HasField("rate") or request.limit.per_key):
             await self._places.of(request.limit.topic)
-        if request.limit.per_key and (await self._groups.get(request.name)).ordered:
-            text = f"group {request.name} is ordered: one lease for each queue is its only limit by key"
-            raise FailedPrecondition(text, reason="GROUP_ORDERED")
-        group = await self._groups.limit(request.name, request.limit)
+        if request.limit.per_key:
+            _check_unordered(await self._groups.get(request.name))
+        return await self._announced(await self._groups.limit(request.name, request.limit))
+
+    async def declare(self, request: consumer_pb2.DeclareGroupLimitsRequest, owner: str) -> consumer_pb2.Group:
+        """As `limit`, for the declared limits of a group, which is created if it does not exist."""
+        check_declared(request)
+        group = await self._groups.ensure(request.name, owner)
+        if any(limit.per_key for limit in request.limits):
+            _check_unordered(group)
+        return await self._announced(await self._groups.declare(request.name, request.limits))
+
+    async def _announced(self, group: consumer_pb2.Group) -> consumer_pb2.Group:
+        """The group, once reachable shards know it."""
         await asyncio.gather(*(shard.groups.announced(group) for shard in self._shards.all() if shard.reached))
         return group
 
@@ -223,6 +234,13 @@ class ConsumerGroups:
             some = ", ".join(sorted(seen)[:3]) + (", ..." if len(seen) > 3 else "")
             text = f"group {name} is in use: receivers were seen within a minute ({some}); force deletes it anyway"
             raise FailedPrecondition(text, reason="GROUP_IN_USE")
+
+
+def _check_unordered(group: consumer_pb2.Group) -> None:
+    """Raises: FailedPrecondition."""
+    if group.ordered:
+        text = f"group {group.name} is ordered: one lease for each queue is its only limit by key"
+        raise FailedPrecondition(text, reason="GROUP_ORDERED")
 
 
 def _joined(pauses: Iterable[consumer_pb2.GroupPause]) -> list[consumer_pb2.GroupPause]:

@@ -41,6 +41,11 @@ def _limit(request: consumer_pb2.LimitGroupRequest) -> str:
     return f"group {request.name}{f', topic {topic}' if topic else ''}: {limit or 'no limit'}"
 
 
+def _declared(request: consumer_pb2.DeclareGroupLimitsRequest) -> str:
+    limits = ", ".join(f"topic {one.topic}: {rates.limit_text(one)}" for one in request.limits)
+    return f"group {request.name}, {limits or 'no limit'}"
+
+
 def _letters(request: consumer_pb2.RedriveRequest | consumer_pb2.DiscardRequest) -> str:
     return f"dead letters of group {request.filter.group}{_DRY * request.dry_run}"
 
@@ -100,6 +105,7 @@ _GATEWAY: Mapping[str, Act | None] = {
     "DeleteGroup": Act(consumer_pb2.DeleteGroupRequest, _group),
     "ResetGroup": Act(consumer_pb2.ResetGroupRequest, _reset),
     "LimitGroup": Act(consumer_pb2.LimitGroupRequest, _limit),
+    "DeclareGroupLimits": Act(consumer_pb2.DeclareGroupLimitsRequest, _declared),
     "PauseGroup": Act(consumer_pb2.PauseGroupRequest, _pause),
     "ResumeGroup": Act(consumer_pb2.ResumeGroupRequest, _pause),
     "RetryNow": Act(consumer_pb2.EndRetriesRequest, _retries),

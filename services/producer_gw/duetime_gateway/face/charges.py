@@ -56,7 +56,7 @@ CHARGES: Mapping[str, Rate] = {
     "RedriveDeadLetters": _REDRIVE,
     **dict.fromkeys(("CreateTopic", "CreateGroup"), MADE),
     **dict.fromkeys(("DeleteTopic", "UpdateGroup", "ResetGroup", "DeleteGroup", "CommitOffsets"), RECORD),
-    **dict.fromkeys(("PauseGroup", "ResumeGroup", "LimitGroup"), RECORD),
+    **dict.fromkeys(("PauseGroup", "ResumeGroup", "LimitGroup", "DeclareGroupLimits"), RECORD),
     **dict.fromkeys(("Receive", "ReceiveStream", "Ack", "ChangeInvisible"), RECORD),
     **dict.fromkeys(("EndTransaction", "WatchTransactions", "Cancel", "CancelMatching"), RECORD),
     **dict.fromkeys(("PauseSchedule", "ResumeSchedule", "DeleteSchedule"), RECORD),

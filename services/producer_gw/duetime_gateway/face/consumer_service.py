@@ -58,6 +58,9 @@ class ConsumerService:
                 self.reset_group, pb.ResetGroupRequest.FromString, pb.ResetGroupResponse.SerializeToString
             ),
             "LimitGroup": unary(self.limit_group, pb.LimitGroupRequest.FromString, pb.Group.SerializeToString),
+            "DeclareGroupLimits": unary(
+                self.declare_limits, pb.DeclareGroupLimitsRequest.FromString, pb.Group.SerializeToString
+            ),
             "PauseGroup": unary(self.pause_group, pb.PauseGroupRequest.FromString, pb.GroupPauses.SerializeToString),
             "ResumeGroup": unary(self.resume_group, pb.ResumeGroupRequest.FromString, pb.GroupPauses.SerializeToString),
             "DeleteGroup": unary(
@@ -118,6 +121,9 @@ class ConsumerService:
 
     async def limit_group(self, request: pb.LimitGroupRequest, context: Context) -> pb.Group:
         return await self._groups.limit(request)
+
+    async def declare_limits(self, request: pb.DeclareGroupLimitsRequest, context: Context) -> pb.Group:
+        return await self._groups.declare(request, sharer(context.peer()))
 
     async def pause_group(self, request: pb.PauseGroupRequest, context: Context) -> pb.GroupPauses:
         return await self._groups.pause(request)

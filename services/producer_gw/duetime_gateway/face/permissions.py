@@ -130,6 +130,8 @@ _GATEWAY = {
     "DescribeGroup": Rule(needs=(_group(ANY_RIGHT, _its_name),)),
     "ResetGroup": Rule(needs=(_group(MANAGE, _its_name), _topic(RECEIVE | MANAGE, _its_topic))),
     "LimitGroup": _MANAGES_NAMED,
+    # It weakens no limit of LimitGroup, and a receiver may receive less anyway.
+    "DeclareGroupLimits": Rule(needs=(_group(RECEIVE, _its_name),)),
     "PauseGroup": _MANAGES_NAMED,
     "ResumeGroup": _MANAGES_NAMED,
     "DeleteGroup": _MANAGES_NAMED,

@@ -156,7 +156,7 @@ class GroupPermits:
             return False
         _check(limits)
         self._set_at_ms[group] = limits.set_at_ms
-        self._limits[group] = {limit.topic: limit for limit in limits.limits}
+        self._limits[group] = group_limits.effective(limits)
         for key, bucket in list(self._buckets.items()):
             if key[0] == group:
                 if self._rate(*key) is None:
