@@ -70,6 +70,7 @@ SOURCES = (
     Source("finding.dead_letters", "AsyncDeadLetters"),
     Source("administering.admin", "AsyncAdmin"),
     Source("administering.schedules", "AsyncSchedules"),
+    Source("administering.webhooks", "AsyncWebhooks"),
 )
 
 # Asynchronous classes made by methods, and their twins.

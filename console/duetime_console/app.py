@@ -43,6 +43,7 @@ from duetime_console.pages import (
     signing,
     topics,
     transactions,
+    webhooks,
 )
 from duetime_console.proofs import Proofs
 from duetime_console.rendering import STATIC, fragment, page, wants_fragment
@@ -71,6 +72,7 @@ PAGES = (
     deleting,
     topics,
     transactions,
+    webhooks,
 )
 # Paths without sign-in.
 _PUBLIC = ("/sign-in", "/sign-out")

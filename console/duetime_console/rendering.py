@@ -42,6 +42,7 @@ NAVIGATION = (
     NavigationEntry("/groups", "Groups", "ListGroups"),
     NavigationEntry("/dead-letters", "Dead letters", "ListDeadLetters"),
     NavigationEntry("/transactions", "Transactions", "ListTransactions"),
+    NavigationEntry("/webhooks", "Webhooks", "ListWebhooks"),
     NavigationEntry("/send", "Send", "Send"),
     NavigationEntry("/lanes", "Lanes", "ListLanes", is_system=True),
     NavigationEntry("/shards", "Shards", "ListShards", is_system=True),

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     )
     from duetime.client.administering.retries import RetriesProgress, WaitingRetry
     from duetime.client.administering.schedules import AsyncSchedules, Schedule
+    from duetime.client.administering.webhooks import AsyncWebhooks, SignedWebhook, Webhook, WebhookTest
     from duetime.client.bodies import Body
     from duetime.client.consuming.consumer import Consumer
     from duetime.client.consuming.failing import Reject, Retry
@@ -89,6 +90,7 @@ if TYPE_CHECKING:
         Receiver,
         Schedules,
         Transaction,
+        Webhooks,
     )
     from duetime.client.tasks.app import App
     from duetime.client.tasks.context import Context, Depends, Occurrence, current
@@ -112,6 +114,7 @@ __all__ = [
     "DeadLetters",
     "Admin",
     "Schedules",
+    "Webhooks",
     "AsyncProducer",
     "AsyncReceiver",
     "AsyncPuller",
@@ -120,6 +123,10 @@ __all__ = [
     "AsyncAdmin",
     "AsyncSchedules",
     "Schedule",
+    "AsyncWebhooks",
+    "Webhook",
+    "SignedWebhook",
+    "WebhookTest",
     "Transaction",
     "AsyncTransaction",
     "Decision",
@@ -217,6 +224,10 @@ _MODULE_BY_NAME = {
     "WaitingRetry": "administering.retries",
     "AsyncSchedules": "administering.schedules",
     "Schedule": "administering.schedules",
+    "AsyncWebhooks": "administering.webhooks",
+    "SignedWebhook": "administering.webhooks",
+    "Webhook": "administering.webhooks",
+    "WebhookTest": "administering.webhooks",
     "Body": "bodies",
     "Consumer": "consuming.consumer",
     "Middleware": "consuming.wrapping",
@@ -264,6 +275,7 @@ _MODULE_BY_NAME = {
     "current": "tasks.context",
     "Task": "tasks.task",
     "Schedules": "sync.clients",
+    "Webhooks": "sync.clients",
     "Trace": "finding.trace",
     "TraceEvent": "finding.trace",
     "Token": "tokens",

@@ -32,7 +32,10 @@ class Shown:
 async def shown(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Shown]:
     """Filled by `Traffic.fill`; tests change only their own objects. The clock is stopped."""
     directory: Path = tmp_path_factory.mktemp("cluster")
-    async with Cluster(directory, shards=2) as cluster, Traffic(cluster.address) as traffic:
+    async with (
+        Cluster(directory, shards=2, gateway_settings={"secrets_key": "A" * 43 + "="}) as cluster,
+        Traffic(cluster.address) as traffic,
+    ):
         await traffic.fill()
         async with running(cluster.address, cluster.clock) as browser:
             yield Shown(cluster, traffic, browser)

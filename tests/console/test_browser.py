@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from duetime.v1 import consumer_pb2, gateway_pb2, message_pb2, schedules_pb2
+from duetime.v1 import consumer_pb2, gateway_pb2, message_pb2, schedules_pb2, webhooks_pb2
 from duetime_core.testing import Cluster
 from playwright.async_api import Browser as Chromium
 from playwright.async_api import expect
@@ -61,6 +61,9 @@ PAGES = (
     f"/schedules/{RETURNS}/paused",
     "/schedules/new",
     f"/schedules/edit?topic={RETURNS}&name=report",
+    "/webhooks",
+    "/webhooks/paid",
+    "/webhooks/+new",
     "/reports",
     "/errors",
     "/runbooks",
@@ -83,6 +86,13 @@ async def schedules(shown: Shown) -> None:
         schedule = schedules_pb2.Schedule(name=name, message=message, cron=rule)
         await shown.traffic.call("PutSchedule", schedules_pb2.PutScheduleRequest(schedule=schedule))
     await shown.traffic.call("PauseSchedule", schedules_pb2.ScheduleRef(topic=RETURNS, name="paused"))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", autouse=True)
+async def webhooks(shown: Shown) -> None:
+    webhook = webhooks_pb2.Webhook(name="paid", topic=ORDERS, group="hook", url="https://shop.example/hook")
+    await shown.traffic.call("CreateWebhook", webhooks_pb2.CreateWebhookRequest(webhook=webhook))
+    await shown.traffic.call("TestWebhook", webhooks_pb2.WebhookRef(name="paid"))
 
 
 async def faults_of(opened: Tab, address: str, paths: Sequence[str]) -> dict[str, Any]:

@@ -73,7 +73,8 @@ def test_answers_may_have_more_fields_than_the_page_shows() -> None:
 async def test_examples_work_as_documented(tmp_path: Path) -> None:
     examples = list(EXAMPLE.finditer(PAGE.read_text()))
     assert len(examples) == PAGE.read_text().count("```sh") > 8
-    with LocalCluster(clock=FakeClock(int(NOON.timestamp() * 1000))) as cluster, console_of(cluster.address) as address:
+    clock, keyed = FakeClock(int(NOON.timestamp() * 1000)), {"secrets_key": "A" * 43 + "="}
+    with LocalCluster(clock=clock, gateway_settings=keyed) as cluster, console_of(cluster.address) as address:
         for example in examples:
             code = example["code"].replace(ADDRESS, address).replace("curl -sS", "curl -sS -w '%{stderr}%{http_code}'")
             process = await asyncio.create_subprocess_exec(

@@ -86,7 +86,7 @@ def test_all_blocks_are_found_and_marked_as_the_rules_have_it() -> None:
     ],
 )
 def test_example_runs(example: Example, tmp_path: Path) -> None:
-    with LocalCluster() as cluster:
+    with LocalCluster(gateway_settings={"secrets_key": "A" * 43 + "="}) as cluster:
         with Producer(cluster.address) as producer:
             sent = producer.send_many(
                 Message("orders", b"settle 42", tags=tag, keys=["42"], properties={"size": "6"})

@@ -15,6 +15,7 @@ from duetime import (
     AsyncPuller,
     AsyncReceiver,
     AsyncSchedules,
+    AsyncWebhooks,
     Consumer,
     DeadLetters,
     Finder,
@@ -24,6 +25,7 @@ from duetime import (
     Puller,
     Receiver,
     Schedules,
+    Webhooks,
 )
 from duetime_core.testing import LocalCluster
 
@@ -47,6 +49,8 @@ CLIENTS: list[tuple[Any, dict[str, str], str]] = [
     (AsyncAdmin, {}, f"AsyncAdmin({SERVER}, unused)"),
     (Schedules, {}, f"Schedules({SERVER}, unused)"),
     (AsyncSchedules, {}, f"AsyncSchedules({SERVER}, unused)"),
+    (Webhooks, {}, f"Webhooks({SERVER}, unused)"),
+    (AsyncWebhooks, {}, f"AsyncWebhooks({SERVER}, unused)"),
     (DeadLetters, {"group": "billing"}, f"DeadLetters({SERVER}, group='billing', unused)"),
     (AsyncDeadLetters, {"group": "billing"}, f"AsyncDeadLetters({SERVER}, group='billing', unused)"),
     (App, {"name": "shop"}, f"App({SERVER}, name='shop', tasks=[])"),

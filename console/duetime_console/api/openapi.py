@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from duetime_console.api import consuming, finding, groups, retries, schedules, sending, topics
+from duetime_console.api import consuming, finding, groups, retries, schedules, sending, topics, webhooks
 from duetime_console.api.models import ProblemAnswer
 from duetime_console.api.operations import Operation
 from duetime_console.api.problems import PROBLEM_TYPE
@@ -23,12 +23,14 @@ OPERATIONS: Sequence[Operation] = [
     *groups.OPERATIONS,
     *topics.OPERATIONS,
     *schedules.OPERATIONS,
+    *webhooks.OPERATIONS,
 ]
 _PATH_TEXTS = {
     "id": "the message's id, percent-encoded",
     "name": "the topic's name, percent-encoded",
     "group": "the group's name, percent-encoded",
     "schedule": "the schedule's name, percent-encoded",
+    "webhook": "the webhook's name",
 }
 _REFERENCE = "#/components/schemas/{model}"
 _DESCRIPTION = (

@@ -73,6 +73,11 @@ class OperationCall:
         return str(self._request.path_params["schedule"])
 
     @property
+    def webhook(self) -> str:
+        """The webhook's name in the path."""
+        return str(self._request.path_params["webhook"])
+
+    @property
     def group(self) -> str:
         """The group in the path."""
         return str(self._request.path_params["group"])

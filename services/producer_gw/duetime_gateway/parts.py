@@ -24,7 +24,7 @@ from duetime_gateway.access.provider import Provider
 from duetime_gateway.administration.backlog import BacklogComparer
 from duetime_gateway.administration.groups import ConsumerGroups
 from duetime_gateway.administration.reports import JobReports
-from duetime_gateway.administration.webhooks import Webhooks
+from duetime_gateway.administration.webhooks import WebhookRegistry
 from duetime_gateway.administration.work import GroupWork
 from duetime_gateway.consuming.leases import LeaseRouter
 from duetime_gateway.consuming.offsets import OffsetRouter
@@ -230,7 +230,7 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
         AnalysisService(shards, backlog, JobReports(database, shards, backlog), metrics),
         LaneService(shards, database),
         _make_schedules(base, routing, sender),
-        WebhookService(Webhooks(database, topics, clock, settings.seal)),
+        WebhookService(WebhookRegistry(database, topics, clock, settings.seal)),
         AuditService(AuditTable(database)),
         IdentityService(),
     )

@@ -17,6 +17,7 @@ from duetime.client.administering.described import (
 )
 from duetime.client.administering.retries import RetriesProgress, WaitingRetry
 from duetime.client.administering.schedules import AsyncSchedules, Schedule, ScheduleTimes
+from duetime.client.administering.webhooks import AsyncWebhooks, SignedWebhook, Webhook, WebhookTest
 from duetime.client.bodies import Body
 from duetime.client.consuming.leased import LeasedMessage
 from duetime.client.consuming.puller import Start
@@ -1245,6 +1246,109 @@ class Schedules(SyncClient):
     def run(self, topic: str, name: str) -> str:
         """Sends an additional occurrence now; the planned ones stay. Returns its message's id. Raises: NotFound."""
         return background.run(self._client.run(topic, name))
+
+    def close(self) -> None:
+        """Disconnects; calls in progress raise Closed."""
+        background.run(self._client.close())
+
+
+class Webhooks(SyncClient):
+    """Webhooks, each of one topic and group. Safe to share between threads; `AsyncWebhooks` is for event loops.
+
+    Workers of the cluster post the messages. All calls take admin rights, and are repeated until they are answered or
+    the timeout has passed.
+
+    Arguments:
+        server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
+        token: the user's token, or a function that returns it; see `Token`. None: DUETIME_TOKEN, or the file of
+            DUETIME_TOKEN_FILE.
+        tls: the trusted certificates; see `Tls`. None: those of DUETIME_TLS_CA_FILE, or plain text without it.
+        timeout: the longest time of one call.
+    """
+
+    def __init__(
+        self,
+        server: str | None = None,
+        *,
+        timeout: Length = "10s",
+        token: TokenSource | None = None,
+        tls: Tls | None = None,
+    ) -> None:
+        self._client = AsyncWebhooks(server, timeout=timeout, token=token, tls=tls)
+
+    def create(
+        self, name: str, *, topic: str, group: str, url: str, concurrency: int = 16, timeout: Length = "15s"
+    ) -> SignedWebhook:
+        """Creates a webhook and its signing secret. Workers start it within 2 s.
+
+        Arguments:
+            name: 1 to 64 characters of [a-zA-Z0-9_-].
+            topic: an existing topic.
+            group: its consumer group. A new group begins with the earliest message.
+            url: the receiver, https://HOST/PATH.
+            concurrency: maximum requests of one worker at once, 1 to 256.
+            timeout: longest time of a request, 1 s to 1 min.
+
+        Raises:
+            InvalidArgument: an argument breaks its rule.
+            NotFound: the topic does not exist.
+            AlreadyExists: the name is taken, perhaps by an earlier attempt whose answer was lost; `rotate` returns a
+                new secret.
+            Conflict: the gateway has no DUETIME_SECRETS_KEY.
+        """
+        return background.run(
+            self._client.create(name, topic=topic, group=group, url=url, concurrency=concurrency, timeout=timeout)
+        )
+
+    def list(self) -> Sequence[Webhook]:
+        """Lists the webhooks, by name."""
+        return background.run(self._client.list())
+
+    def get(self, name: str) -> Webhook:
+        """Shows a webhook. Raises: NotFound."""
+        return background.run(self._client.get(name))
+
+    def update(
+        self, name: str, *, url: str | None = None, concurrency: int | None = None, timeout: Length | None = None
+    ) -> Webhook:
+        """Changes the given values; None leaves one unchanged. Messages that wait go to the new URL.
+
+        Raises:
+            InvalidArgument: an argument breaks its rule.
+            NotFound: there is no such webhook.
+        """
+        return background.run(self._client.update(name, url=url, concurrency=concurrency, timeout=timeout))
+
+    def pause(self, name: str) -> Webhook:
+        """Stops deliveries; messages wait in the topic. Idempotent. Raises: NotFound."""
+        return background.run(self._client.pause(name))
+
+    def resume(self, name: str) -> Webhook:
+        """Continues with the messages that wait. Idempotent. Raises: NotFound."""
+        return background.run(self._client.resume(name))
+
+    def rotate(self, name: str, *, old_valid: Length | None = None) -> SignedWebhook:
+        """Replaces the signing secret. The old one signs too for `old_valid`, up to 30 days; None: it ends at once.
+
+        Raises:
+            NotFound: there is no such webhook.
+            Conflict: the gateway has no DUETIME_SECRETS_KEY.
+        """
+        return background.run(self._client.rotate(name, old_valid=old_valid))
+
+    def test(self, name: str, *, wait: Length = "30s") -> WebhookTest:
+        """Sends a signed test message, which is in no topic, and returns the result. A paused webhook is tested too.
+
+        Raises:
+            NotFound: there is no such webhook.
+            Timeout: no worker has reported a result within `wait`.
+        """
+        return background.run(self._client.test(name, wait=wait))
+
+    def delete(self, name: str) -> None:
+        """Deletes a webhook and its secret; its topic and group are unchanged. Raises: NotFound: also if an earlier
+        call has deleted it."""
+        background.run(self._client.delete(name))
 
     def close(self) -> None:
         """Disconnects; calls in progress raise Closed."""

@@ -39,7 +39,7 @@ _URL = re.compile(rf"[!-~]{{1,{WEBHOOK_URL_CHARS_MAX}}}")
 Found = tuple[StoredWebhook, WebhookReport]
 
 
-class Webhooks:
+class WebhookRegistry:
     """Creates, changes and lists webhooks."""
 
     def __init__(self, database: Database, topics: TopicRegistry, clock: Clock, seal: Seal | None) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import grpc
 from duetime.v1 import webhooks_pb2 as pb
 
-from duetime_gateway.administration.webhooks import Found, Webhooks
+from duetime_gateway.administration.webhooks import Found, WebhookRegistry
 from duetime_gateway.face.callers import Context
 
 _CHANGED = ("url", "concurrency", "timeout_ms")
@@ -15,7 +15,7 @@ _CHANGED = ("url", "concurrency", "timeout_ms")
 class WebhookService:
     """Part of duetime.v1.Gateway; proto/duetime/v1/gateway.proto documents each call."""
 
-    def __init__(self, webhooks: Webhooks) -> None:
+    def __init__(self, webhooks: WebhookRegistry) -> None:
         self._webhooks = webhooks
 
     def handlers(self) -> "dict[str, grpc.RpcMethodHandler[Any, Any]]":
