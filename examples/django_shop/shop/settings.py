@@ -20,6 +20,7 @@ MIDDLEWARE = ["django.middleware.common.CommonMiddleware", "django.middleware.cs
 TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True}]
 ROOT_URLCONF = "shop.urls"
 EMAIL_BACKEND = "django.core.mail.backends.console.EmailBackend"
+TIME_ZONE = "UTC"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 USE_TZ = True
 DEBUG = True

@@ -140,6 +140,32 @@ async def test_copy_of_a_failed_message_expires_at_its_time(store: Consuming) ->
     assert sorted(names(await store.receive(group="rescue", topic=dlq_topic(GROUP)))) == ["a", "b"]
 
 
+def retry(n: int, *, topic: str = TOPIC, expires_at_ms: int = 10**12, visible_at_ms: int = 0) -> bytes:
+    """A copy of a failed message."""
+    named = {"UNIQ_KEY": str(n), record.RETRY_TOPIC: topic, record.EXPIRES: str(expires_at_ms)}
+    named[record.VISIBLE_AT] = str(visible_at_ms)
+    properties = record.with_crc_mark(encode_properties(named))
+    return record.encode(record.Record(retry_topic(GROUP), 0, b"body", properties, reconsume_times=1))
+
+
+async def test_expired_copies_end_together_and_others_stay(store: Consuming) -> None:
+    alive, later = 10**15, store.clock.now_ms() + 1_000
+    await store.put(sent("of-other", topic="other"))
+    await store.put(*(retry(n, topic="other" if n % 10 == 9 else TOPIC) for n in range(1_000)))
+    await store.put(retry(1_000, visible_at_ms=later), retry(1_001, visible_at_ms=later, expires_at_ms=alive))
+    await store.put(retry(1_002), retry(1_003, expires_at_ms=alive), retry(1_004))
+    assert names(await store.receive(max_count=1, wait_ms=30_000)) == ["1003"]
+    assert await store.receive(max_count=1) == []
+    assert lapsed(store) == 902
+    assert ends(store) <= 150
+    assert names(await store.receive(topic="other")) == ["of-other"]
+    assert await store.receive(topic="other") == []
+    assert lapsed(store) == 1_002
+    await store.clock.advance(1_000)
+    assert names(await store.receive(max_count=1)) == ["1001"]
+    assert lapsed(store) == 1_003
+
+
 async def test_ordered_group_continues_after_expired_messages(store: Consuming) -> None:
     await send(store, "a", "b", "c")
     await store.send("d")

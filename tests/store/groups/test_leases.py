@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from duetime.v1 import store_pb2
 from duetime_store.groups.groups import GroupRegistry
+from duetime_store.groups.lines import OFFER_MS
 
 from tests.store.groups.by_offsets import ack_by_offsets
-from tests.store.groups.running import EXPIRED, GROUP, INVISIBLE_MS, OK, UNKNOWN, Consuming, names, told
+from tests.store.groups.running import EXPIRED, GROUP, INVISIBLE_MS, OK, TOPIC, UNKNOWN, Consuming, names, told
 
 
 @pytest.fixture
@@ -119,3 +120,41 @@ async def test_leases_and_acks_survive_the_process(store: Consuming, killed: boo
     await store.clock.advance(INVISIBLE_MS)
     assert told(await store.receive()) == [("c", 2), ("d", 2)]
     assert await store.ack(got[1]) == [OK]
+
+
+async def looking(store: Consuming, count: int) -> list[asyncio.Task[bool]]:
+    """Receivers that wait for messages and take one each."""
+    found = [asyncio.create_task(store.ready(wait_ms=30_000, max_count=1)) for _ in range(count)]
+    async with asyncio.timeout(60):
+        while (line := store.node.parts.groups._lines._lines.get((GROUP, TOPIC))) is None or len(line.waiters) < count:
+            await store.describe()
+    return found
+
+
+async def answered(looks: list[asyncio.Task[bool]], count: int) -> None:
+    """Waits until this number of them has an answer."""
+    async with asyncio.timeout(60):
+        while sum(look.done() for look in looks) < count:
+            await asyncio.wait([look for look in looks if not look.done()], return_when=asyncio.FIRST_COMPLETED)
+
+
+async def test_a_message_wakes_one_of_the_receivers_that_look(store: Consuming) -> None:
+    looks = await looking(store, 5)
+    await store.send("a")
+    await answered(looks, 1)
+    assert names(await store.receive(max_count=1)) == ["a"]
+    # The answered one has its message: the end of the offer wakes no other.
+    await store.clock.advance(OFFER_MS)
+    await store.send("b", "c")
+    await answered(looks, 3)
+    assert names(await store.receive(max_count=1)) == ["b"]
+    # One does not come.
+    assert sum(look.done() for look in looks) == 3
+    await store.clock.advance(OFFER_MS)
+    await answered(looks, 4)
+    assert names(await store.receive(max_count=1)) == ["c"]
+    await store.clock.advance(OFFER_MS)
+    await store.describe()
+    (rest,) = [look for look in looks if not look.done()]
+    rest.cancel()
+    assert all(look.result() for look in looks if look is not rest)

@@ -32,7 +32,7 @@ from duetime.client.consuming.leased import LeasedMessage, shard_of
 from duetime.client.consuming.leases import LeaseCalls, LeaseSubscription
 from duetime.client.consuming.logs import current, log, log_about
 from duetime.client.consuming.settling import OutcomeSender, Stats
-from duetime.client.errors import Closed, DueTimeError, InvalidArgument, PermissionDenied, Unauthenticated
+from duetime.client.errors import Closed, DueTimeError, InvalidArgument, NotFound, PermissionDenied, Unauthenticated
 from duetime.client.fault_log import FaultLog
 from duetime.client.threads import HandlerThreadPool
 from duetime.v1 import consumer_pb2, message_pb2
@@ -168,7 +168,7 @@ class HandlerRunner:
     # --- receiving ------------------------------------------------------------------------------------------------
 
     async def _receive_all(self) -> None:
-        fault_log = FaultLog(f"receiving {self._topic}", log)
+        fault_log, exists = FaultLog(f"receiving {self._topic}", log), False
         while not self._stopping.is_set():
             count = await self._wait_for_room()
             try:
@@ -178,9 +178,12 @@ class HandlerRunner:
                 self._fail(error)
                 return
             except DueTimeError as error:
-                await fault_log.pause(error)
+                # A topic begins with its first message.
+                is_awaited = isinstance(error, NotFound) and not exists
+                await fault_log.pause(error, logging.INFO if is_awaited else logging.WARNING)
                 continue
             fault_log.clear()
+            exists = True
             for run in runs:
                 self._open.update(run)
                 self._stats.received += len(run)

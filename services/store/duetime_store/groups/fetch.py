@@ -11,7 +11,6 @@ loop's time is over (turns.py), and another one continues.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate
 
 import numpy as np
 from duetime_core.telemetry.logs import sparing
@@ -27,7 +26,7 @@ from duetime_store.lanes.alarm import ShardClock
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.queues.queues import Queues
 from duetime_store.reading.filters import Filter
-from duetime_store.reading.reader import Reader, ScanResult, fitting
+from duetime_store.reading.reader import Reader, ScanResult, fitting, picked
 from duetime_store.reading.turns import YieldingScan
 
 log = sparing()
@@ -143,6 +142,13 @@ class Fetcher:
     def may_have_more(self, places: Iterable[GroupPlace]) -> bool:
         """Whether another fetch may find something."""
         return any(place.has_returned or self._has_unread(place) for place in places)
+
+    def unread_count(self, places: Iterable[GroupPlace]) -> int:
+        """The most messages that fetches may find now."""
+        return sum(
+            max(place.available - place.parked, 0) + max(self.queue(place).max_offset - place.frontier, 0)
+            for place in places
+        )
 
     def _has_unread(self, place: GroupPlace) -> bool:
         is_full = place.keys is not None and place.keys.is_full
@@ -351,19 +357,38 @@ class Fetcher:
                     return
                 self._others_pass(place, [], [], scanned.next_offset)
                 self._pass(place, scanned.next_offset)
-            else:
-                self._take_retries(fetched, place, scanned)
+            elif not self._take_retries(fetched, place, scanned) and fetched.lapsed:
+                self._lapse_ahead(fetched, place, partial(self._unread_retries, place, fetched))
             if fetched.pause() or (fetched.asked.ordered and place.entries):
                 return
 
-    def _take_retries(self, fetched: FetchProgress, place: GroupPlace, scanned: ScanResult) -> None:
+    def _unread_retries(self, place: GroupPlace, fetched: FetchProgress, count: int) -> tuple[Columns, int]:
+        """The topic's records of %RETRY%group after the frontier, up to one that is not due, and the offset after
+        them."""
+        asked = fetched.asked
+        scanned = self.reader.scan(self.queue(place), place.frontier, _ALL, count, asked.max_bytes, fetched.walk)
+        now_ms, topic = self._clock.now_ms(), asked.topic.encode()
+        topics, times = values(scanned.records, scanned.sizes, (_RETRY_TOPIC, _VISIBLE_AT))
+        offsets, stop, own = scanned.offsets.tolist(), scanned.next_offset, []
+        for index, (of_topic, at) in enumerate(zip(topics, times, strict=True)):
+            if of_topic == topic:
+                if (number_of(at) or 0) > now_ms:
+                    stop = offsets[index]
+                    break
+                own.append(index)
+        self._others_pass(place, offsets, topics, stop)
+        records = picked(scanned.records, scanned.sizes, own)
+        return Columns(records, [scanned.sizes[at] for at in own], [offsets[at] for at in own], []), stop
+
+    def _take_retries(self, fetched: FetchProgress, place: GroupPlace, scanned: ScanResult) -> bool:
+        """Returns whether some were leased."""
         now_ms, topic = self._clock.now_ms(), fetched.asked.topic.encode()
         topics, times = values(scanned.records, scanned.sizes, (_RETRY_TOPIC, _VISIBLE_AT))
         offsets = scanned.offsets.tolist()
         attempts = [count + 1 for count in retries(scanned.records, scanned.sizes)]
         hidden: dict[tuple[int, int], list[int]] = {}
         taken: list[int] = []
-        stop = scanned.next_offset
+        stop, leased = scanned.next_offset, False
         for index, (of_topic, at) in enumerate(zip(topics, times, strict=True)):
             if of_topic != topic:
                 continue
@@ -379,15 +404,17 @@ class Fetcher:
         self._groups.hide(place, hidden, place.frontier if taken else stop, fetched.asked.caller)
         fetched.fresh -= sum(map(len, hidden.values()))
         if taken:
-            records = _picked(scanned.records, scanned.sizes, taken)
+            records = picked(scanned.records, scanned.sizes, taken)
             sizes, own = [scanned.sizes[index] for index in taken], [offsets[index] for index in taken]
             of_own = [attempts[index] for index in taken]
-            self._lease(fetched, place, by_attempt(own, of_own), stop, Columns(records, sizes, own, of_own))
+            parts = by_attempt(own, of_own)
+            leased = self._lease(fetched, place, parts, stop, Columns(records, sizes, own, of_own))
         elif not hidden:
             self._pass(place, stop)
         self._groups.armed()
         if fetched.peek and stop < scanned.next_offset:
             fetched.found = True
+        return leased
 
     def _lease(
         self,
@@ -467,12 +494,5 @@ def _without(parts: Sequence[LeasePart], held: Columns, late: Sequence[int]) -> 
     offsets, sizes, attempts = ([row[at] for at in left] for row in (held.offsets, held.sizes, held.attempts))
     kept = set(offsets)
     rest = [([one for one in own if one in kept], attempt, past) for own, attempt, past in parts]
-    records = _picked(held.records, held.sizes, left)
+    records = picked(held.records, held.sizes, left)
     return [part for part in rest if part[0]], Columns(records, sizes, offsets, attempts)
-
-
-def _picked(records: bytes, sizes: list[int], indices: list[int]) -> bytes:
-    if len(indices) == len(sizes):
-        return records
-    starts = [0, *accumulate(sizes)]
-    return b"".join([records[starts[index] : starts[index + 1]] for index in indices])

@@ -1,7 +1,8 @@
 """The waiters for messages of each (group, topic).
 
 Waiters of one (group, topic) form a line. An arrival wakes the first; a waiter that got something and left more wakes
-the next. So one message costs one wake-up, regardless of the number of waiters.
+the next. So one message costs one wake-up, regardless of the number of waiters. A waiter that only looked comes back to
+take its messages: they are offered to it for a moment, and wake no other.
 """
 
 import asyncio
@@ -9,10 +10,14 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from duetime_core.clock import Clock, Timer
 from duetime_format.names import lite_key
 
 from duetime_store.groups.precedence import Precedence
 from duetime_store.queues.consumequeue import ConsumeQueue
+
+# Longer than a gateway takes to come for messages that it has seen.
+OFFER_MS = 50
 
 
 @dataclass(eq=False, slots=True)
@@ -37,6 +42,9 @@ class WaiterLine:
     queues: set[ConsumeQueue] = field(default_factory=set)
     # Used for topics with priorities.
     precedence: Precedence = field(default_factory=Precedence)
+    # Messages of waiters that looked; the alarm ends their offer.
+    offered: int = 0
+    alarm: Timer | None = None
     # The group or the topic was deleted.
     is_over: bool = False
 
@@ -49,6 +57,23 @@ class WaiterLine:
         """Wakes the first waiter."""
         if self.waiters:
             self.waiters[0].wake()
+
+    def offer(self, count: int, clock: Clock) -> None:
+        """Keeps messages for a waiter that looked; if none comes for them, they wake the first waiter."""
+        self.offered += count
+        if self.alarm is None:
+            self.alarm = clock.call_later(OFFER_MS, self._end_offer)
+
+    def accept(self, count: int) -> None:
+        """A receiver comes for messages."""
+        self.offered = max(self.offered - count, 0)
+        if not self.offered and self.alarm is not None:
+            self.alarm.cancel()
+            self.alarm = None
+
+    def _end_offer(self) -> None:
+        self.offered, self.alarm = 0, None
+        self.wake()
 
     def listen(self, queue: ConsumeQueue) -> None:
         """Makes arrivals in the queue wake the line."""

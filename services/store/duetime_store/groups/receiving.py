@@ -162,6 +162,9 @@ class GroupReceiver:
         line = self._line(asked)
         await self._make_places(asked, line)
         clock = self._clock
+        found: bool | None = None
+        if not (peek or asked.wait_ms):
+            line.accept(asked.max_count)
         give_up_ms = clock.monotonic_ms() + asked.wait_ms
         waiter: MessageWaiter | None = None
         try:
@@ -188,6 +191,8 @@ class GroupReceiver:
         finally:
             if waiter is not None:
                 line.waiters.remove(waiter)
+            if peek and found:
+                line.offer(asked.max_count, clock)
             if line.waiters and self._may_have_more(asked):
                 self._wake_next(asked, line, peek=peek)
 
@@ -322,10 +327,13 @@ class GroupReceiver:
         return not asked.wait_ms or not line.is_waking
 
     def _wake_next(self, asked: FetchRequest, line: WaiterLine, *, peek: bool) -> None:
-        """Wakes the next waiter, if there are permits for it: a call that only looked takes those that it found."""
+        """Wakes the next waiter, if there are permits for it, and messages: a call that only looked takes those that it
+        found."""
         bucket = self.gates.permits.find(asked)
         if bucket is None or not (peek or bucket.is_held):
-            line.wake()
+            own, retries = self._places(asked)
+            if self._fetcher.unread_count((*own, *retries)) > line.offered:
+                line.wake()
         elif peek:
             bucket.offer(line.wake)
 

@@ -488,3 +488,11 @@ def fitting(sizes: list[int], max_bytes: int, least: int = 1) -> int:
     if sum(sizes) <= max_bytes:
         return len(sizes)
     return max(bisect_right(list(accumulate(sizes)), max_bytes), least)
+
+
+def picked(records: bytes, sizes: list[int], indices: list[int]) -> bytes:
+    """The records at these indices, ascending, of contiguous ones."""
+    if len(indices) == len(sizes):
+        return records
+    starts = [0, *accumulate(sizes)]
+    return b"".join([records[starts[index] : starts[index + 1]] for index in indices])
