@@ -173,7 +173,7 @@ async def test_missed_occurrences_follow_the_policy(
     while (await change(shard, LOOK)).schedule.next_at_ms[0] <= shard.clock.now_ms():
         statuses = (await occur(shard)).statuses
         assert list(statuses) == ([] if count else [store_pb2.PUT_STATUS_CANCELLED])
-        shard.clock.move(1)
+        shard.clock.move(holding.GATHER_MS)
     assert await planned(shard) == [made.next_at_ms[0] + number * 2 * MINUTE_MS for number in range(count)]
     assert (await change(shard, LOOK)).schedule.next_at_ms[0] == made.next_at_ms[0] + 10 * MINUTE_MS
 

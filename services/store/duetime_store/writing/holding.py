@@ -17,6 +17,7 @@ import numpy as np
 from duetime_core.errors import DiskFull, InvalidArgument, Overloaded, Violation, refuse
 from duetime_format.columns import holds
 from duetime_format.errors import within
+from duetime_format.following import KIND
 from duetime_format.limits import AHEAD_MS_MAX
 from duetime_format.plans import PLAN_MS_MAX
 from duetime_format.schedules import NAME_ENDING
@@ -37,9 +38,13 @@ from duetime_store.writing.store import Store
 TURN_COUNT = 1_024
 # Occurrences of schedules staged at a time, in some 3 ms; other work goes between.
 OCCURRENCES_AT_ONCE = 512
+# A step with occurrences needs a flush, and records of other lanes that come meanwhile wait for it. So occurrences that
+# fall due within this time of their lane's last step wait for its end.
+GATHER_MS = 10
 # Far beyond the entries that a queue can have.
 ENTRY_MAX = 1 << 56
 NEVER_MS = 1 << 62
+NONE = np.empty(0, np.int64)
 _GOING_ON = frozenset((OK, DUPLICATE, CANCELLED))
 
 
@@ -55,6 +60,8 @@ class RestoreHolder:
         self._bytes = 0
         # Fair locks: puts of one lane are handled in the order of their arrival.
         self._turns: dict[int, asyncio.Lock] = {}
+        # Wall and monotonic time of each lane's last step with occurrences.
+        self._occurred: dict[int, tuple[int, float]] = {}
 
     async def restore(
         self,
@@ -108,7 +115,7 @@ class RestoreHolder:
         done = promised = 0
         # Whether no other pending entry comes before the next one: checked again when one may have arrived.
         is_next = False
-        occurs = holds(intake.data, NAME_ENDING)
+        occurrences = np.flatnonzero(intake.readings[KIND]) if holds(intake.data, NAME_ENDING) else NONE
         while True:
             self._store.gate.check_write()
             if parts and undone_count != self._store.undone_count:
@@ -120,7 +127,12 @@ class RestoreHolder:
             # The store rejects records that are too early, or after a gap, together with the due ones.
             is_next = is_next or _may_come(lane, entries[done : done + 1])
             end = first_later if is_near and is_next else intake.count
-            stop = self._stop_of_step(intake, done, end) if occurs and end > done else end
+            # The records before the next occurrence do not wait with it.
+            plain = _first_from(occurrences, done, intake.count)
+            if done == plain < first_later and is_next and await self._gathers(lane, int(dues[done])):
+                is_next = False
+                continue
+            stop = self._stop_of_step(intake, done, end) if done == plain < end else min(end, plain)
             has_staged = stop > done
             if has_staged:
                 part, own = intake.part(done, stop), units[done:stop] if is_own else None
@@ -136,7 +148,9 @@ class RestoreHolder:
                     await taken
                 is_next = False
                 continue
-            moment_ms = self._promise_at_ms(dues, promised)
+            # A plan for an occurrence is of no use: its flush has a record without a promise, the next occurrence.
+            plain_dues = dues[: _first_from(occurrences, done, intake.count)]
+            moment_ms = self._promise_at_ms(plain_dues, promised)
             if moment_ms > self._clock.now_ms():
                 held = LaneHead(entries[done:], units[done:])
                 is_next = await self._until(lane, held, min(int(dues[done]), moment_ms))
@@ -145,11 +159,26 @@ class RestoreHolder:
                 await taken
                 is_next = False
             else:
-                promised = self._promise(intake, lane, entries, dues, done, promised)
+                promised = self._promise(intake, lane, entries, plain_dues, done, promised)
         if done < intake.count:
             # All others are gaps; the store says so in the outcome.
             parts.append(self._store.restore(intake.part(done, intake.count), lane, entries[done:]))
         return parts[0] if len(parts) == 1 else _joined(parts)
+
+    async def _gathers(self, lane: ShardLane, due_at_ms: int) -> bool:
+        """Waits until a step with an occurrence, due at that time, disturbs little. Returns whether it has waited."""
+        now_ms = self._clock.monotonic_ms()
+        last_at_ms, last_ms = self._occurred.get(lane.number, (due_at_ms, 0.0))
+        # Those that were due at the last step were left over by it.
+        if last_at_ms < due_at_ms and now_ms < last_ms + GATHER_MS:
+            await self._clock.sleep(last_ms + GATHER_MS - now_ms)
+            return True
+        if self._store.staged.promises and (taken := self._store.when_taken()) is not None:
+            # Records with promised places are written without a flush.
+            await taken
+            return True
+        self._occurred[lane.number] = self._clock.now_ms(), now_ms
+        return False
 
     def _stop_of_step(self, intake: Intake, start: int, stop: int) -> int:
         """The end of the records from `start` on that are staged at a time."""
@@ -200,6 +229,12 @@ def _entries(count: int, first_entry: int, named: Sequence[int] | Ints) -> Ints:
     if len(wrong):
         refuse(within("entries", int(wrong[0]), 0, ENTRY_MAX))
     return entries
+
+
+def _first_from(indices: Ints, start: int, end: int) -> int:
+    """The first of the ascending indices from `start` on; `end`: there is none."""
+    at = int(np.searchsorted(indices, start))
+    return int(indices[at]) if at < len(indices) else end
 
 
 def _may_come(lane: ShardLane, entry: Ints) -> bool:
