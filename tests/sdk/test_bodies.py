@@ -121,6 +121,10 @@ def test_any_json_value_is_read_back(value: Any) -> None:
     assert decoder(Any)(body, content_type) == value
 
 
+def test_spaces_around_json_are_skipped() -> None:
+    assert [decoder(Any)(body, JSON) for body in (b' {"a": [1]}', b"2 \r\n\t", b"\n null \n")] == [{"a": [1]}, 2, None]
+
+
 def test_bytes_and_text_have_no_content_type() -> None:
     assert encoded(b"\xff") == (b"\xff", "")
     assert encoded("é") == ("é".encode(), "")
@@ -132,6 +136,7 @@ def test_bytes_and_text_have_no_content_type() -> None:
 
 MISFITS: list[tuple[Any, bytes, str, str]] = [
     (Order, b"", "", "it is not JSON: Expecting value at character 0"),
+    (Order, b"1 secret", "", "it is not JSON: Extra data at character 2"),
     (Order, b"\xff", "", "it is not UTF-8"),
     (Order, b"[" * 100_000, "", "it is not JSON: RecursionError"),
     (dict, b"1" * 5_000, "", "it is not JSON: ValueError"),

@@ -135,13 +135,17 @@ class TaskSignature:
         converts = self._converts
         if type(named) is not dict:
             raise TypeMismatch("the body is not an object")
+        if named.keys() != converts.keys():
+            self._check_names(named)
+        return {name: converts[name](value, name) for name, value in named.items()}
+
+    def _check_names(self, named: dict[str, Any]) -> None:
         if not self._needed <= named.keys():
             raise TypeMismatch(
-                f"{', '.join(name for name in converts if name in self._needed - named.keys())} is missing"
+                f"{', '.join(name for name in self._converts if name in self._needed - named.keys())} is missing"
             )
-        if not named.keys() <= converts.keys():
-            raise TypeMismatch(f"{', '.join(sorted(named.keys() - converts.keys()))} is unknown")
-        return {name: converts[name](value, name) for name, value in named.items()}
+        if not named.keys() <= self._converts.keys():
+            raise TypeMismatch(f"{', '.join(sorted(named.keys() - self._converts.keys()))} is unknown")
 
     def _validated(self, name: str, value: Any) -> Any:
         """An argument as its type leaves it: validators of pydantic's types may change it, for instance strip it."""

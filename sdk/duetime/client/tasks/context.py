@@ -13,8 +13,8 @@ from contextlib import (
 )
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from functools import cached_property, partial
+from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar, overload
 
 from duetime.client.callables import is_asynchronous
@@ -54,16 +54,21 @@ class Occurrence:
 class TaskRun:
     """One run of a task for a message. Its context is made when it is read: most runs do not need it."""
 
-    def __init__(self, task: str, message: LeasedMessage, timeout_s: float | None) -> None:
-        self._task, self._message, self._timeout_s = task, message, timeout_s
-        self._began_ns = time.time_ns()
+    __slots__ = ("_context", "_ends_ns", "_message", "_task")
 
-    @cached_property
+    def __init__(self, task: str, message: LeasedMessage, timeout_s: float | None) -> None:
+        self._task, self._message = task, message
+        self._ends_ns = None if timeout_s is None else time.time_ns() + round(timeout_s * 1e9)
+        self._context: Context | None = None
+
+    @property
     def context(self) -> Context:
-        message, deadline = self._message, None
-        if self._timeout_s is not None:
-            deadline = moment(self._began_ns // 1_000_000) + timedelta(seconds=self._timeout_s)
-        return Context(self._task, message.topic, message.id, message.attempt, message.due_at, deadline)
+        """The same object each time."""
+        if self._context is None:
+            message = self._message
+            deadline = None if self._ends_ns is None else moment(self._ends_ns // 1_000_000)
+            self._context = Context(self._task, message.topic, message.id, message.attempt, message.due_at, deadline)
+        return self._context
 
     @property
     def occurrence(self) -> Occurrence:

@@ -196,13 +196,13 @@ class Task(Generic[P, R]):
             finally:
                 running.reset(token)
 
+        name, function, has_injected = self.name, self._function, bool(self._signature.injected)
+
         async def handle_async(message: LeasedMessage) -> Any:
             arguments = self._arguments(message)
-            token = running.set(TaskRun(self.name, message, timeout_s))
+            token = running.set(TaskRun(name, message, timeout_s))
             try:
-                if not self._signature.injected:
-                    return await self._function(**arguments)
-                return await self._call_async(arguments)
+                return await (self._call_async(arguments) if has_injected else function(**arguments))
             finally:
                 running.reset(token)
 
