@@ -31,11 +31,12 @@ PEERS = {
     "beanstalkd": ("bench.peers.beanstalkd", "Beanstalkd"),
     "redis": ("bench.peers.redis", "Redis"),
     "rabbitmq": ("bench.peers.rabbitmq", "RabbitMQ"),
+    "app": ("bench.peers.tasks", "DueTimeTasks"),
     "celery": ("bench.peers.tasks", "Celery"),
     "dramatiq": ("bench.peers.tasks", "Dramatiq"),
     "taskiq": ("bench.peers.tasks", "Taskiq"),
 }
-TASKS = ["celery", "dramatiq", "taskiq"]
+TASKS = ["app", "celery", "dramatiq", "taskiq"]
 GROUPS = {"all": [name for name in PEERS if name not in TASKS], "tasks": TASKS, "none": []}
 
 
@@ -108,7 +109,9 @@ def run(plan: contest.Plan, root: Path, names: list[str], extras: Extras, progre
         result["any_time"] = {"cancels": any_time.all_cancels(sync)}
         if plan.schedules:
             progress.print(f"{plan.schedules:,} schedules")
-            result["any_time"]["schedules"] = schedules.measured(sync, plan.schedules, plan.lateness_seconds)
+            result["any_time"]["schedules"] = schedules.measured(
+                root / "schedules", plan.schedules, plan.lateness_seconds
+            )
         progress.print("RocketMQ's calls")
         result["rocketmq"] = rocketmq.compare(sync, rocketmq.TURNS * plan.rounds, plan.seconds, plan.lateness_seconds)
         result |= {"cpu_us": rounds.cpu_us, "faults": rounds.faults, "memory": measure.memory(sync.cluster)}

@@ -1,5 +1,7 @@
 """Results of `bench.any_time` as tables of text."""
 
+import statistics
+from collections.abc import Sequence
 from typing import Any
 
 from bench.figures import PERCENTILES, RATES
@@ -53,26 +55,32 @@ def _instant(found: dict[str, Any]) -> Table:
 
 def _occurrences(found: dict[str, Any]) -> Table:
     title = f"processor time from the lane to the topic in µs, {found['cost_count']:,} due at one instant"
-    table = Table(title, ["", "store", "scheduler", "multiple", "target"])
-    plain = sum(found["cpu_us"]["message"].values())
+    table = Table(title, ["", "store", "scheduler", "multiple", "spread", "target"])
+    plain = [sum(used.values()) for used in found["cpu_us"]["message"]]
     for kind, name in KINDS.items():
-        used = found["cpu_us"][kind]
-        multiple = sum(used.values()) / plain
-        target = "" if kind == "message" else f"<= {OCCURRENCE_MAX:g} {_met(multiple <= OCCURRENCE_MAX)}"
-        table.rows.append([name, f"{used['store']:.1f}", f"{used['scheduler']:.1f}", f"{multiple:.2f}", target])
+        turns = found["cpu_us"][kind]
+        cells = [f"{statistics.median(used[process] for used in turns):.1f}" for process in ("store", "scheduler")]
+        multiples = [sum(used.values()) / own for used, own in zip(turns, plain, strict=True)]
+        multiple = statistics.median(multiples)
+        rest = ["", ""] if kind == "message" else [_spread(multiples), _most(multiple, OCCURRENCE_MAX)]
+        table.rows.append([name, *cells, f"{multiple:.2f}", *rest])
     return table
 
 
 def _beside_schedules(found: dict[str, Any]) -> Table:
     title = f"lateness in ms at 1,000/s on a level beside {found['count']:,} schedules due in a minute"
-    table = Table(title, ["", "by itself", "beside them", "target"])
+    table = Table(title, ["", "by itself", "beside them", "multiple", "spread", "target"])
     for name in PERCENTILES:
-        usual, beside = found["usual"][name], found["beside"][name]
-        is_met = _met(beside <= BESIDE_SCHEDULES_MAX * usual)
-        target = f"<= {BESIDE_SCHEDULES_MAX:g} times {is_met}" if name == "p99" else ""
-        table.rows.append([name, f"{usual:.1f}", f"{beside:.1f}", target])
-    table.rows.append(["schedules put/s", "", f"{found['put_per_s']:,.0f}", ""])
+        cells = [f"{found[kind][name]:.1f}" for kind in ("usual", "beside")]
+        multiple = statistics.median(found["multiples"][name])
+        target = _most(multiple, BESIDE_SCHEDULES_MAX) if name == "p99" else ""
+        table.rows.append([name, *cells, f"{multiple:.2f}", _spread(found["multiples"][name]), target])
+    table.rows.append(["schedules put/s", "", f"{found['put_per_s']:,.0f}", "", "", ""])
     return table
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{min(values):.2f} to {max(values):.2f}"
 
 
 def _pending(found: dict[str, Any]) -> Table:
@@ -107,6 +115,10 @@ def _pending(found: dict[str, Any]) -> Table:
         cell = f"{seconds:.1f} ({reading:.1f})"
         rows.append([f"{title}: s to the first exact answer (reading the directory)", cell, target])
     return table
+
+
+def _most(value: float, bound: float) -> str:
+    return f"<= {bound:g} times {_met(value <= bound)}"
 
 
 def _least(value: float, bound: float) -> str:

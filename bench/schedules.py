@@ -1,72 +1,94 @@
 """Schedules: the cost of an occurrence beside that of a plain message, and lateness beside many due in a minute.
 
-`python -m bench.schedules [--count N]` measures a cluster of its own, and adds the figures to the last run,
-bench/last.json.
+    minute of costs      cron expressions at :00, intervals at :20, plain messages at :40, each at one instant
+    minutes of lateness  an even one with all schedules due in it, an odd one with none; and so on
+
+Schedules recur, so each is put once and measured in several turns. The figures are the medians of the turns.
+
+`python -m bench.schedules [--count N]` adds them to the last run, bench/last.json.
 """
 
 import argparse
 import asyncio
+import statistics
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from duetime import AsyncSchedules, Message
 
 from bench import report
-from bench.any_time import INSTANT_RATE, fill_instant
+from bench.any_time import fill_instant
 from bench.contest import Meter, WrongError, lateness
-from bench.figures import RATES
+from bench.figures import PERCENTILES, RATES
 from bench.measure import RESTART_DEADLINE_S, lane_of
 from bench.peers import BODY
 from bench.peers.duetime import TIMER_LANE, DueTime
 from bench.processes import wait_until
 
-COUNT = 100_000
-# Puts of schedules in flight, and the assumed rate; the actual rate is higher.
-PUTS, PUT_RATE = 64, 250
+COUNT, TURNS = 100_000, 3
+# Puts of schedules in flight; puts that measure the rate, and the share of it in the plan of times.
+PUTS, PROBED, PLANNED_SHARE = 64, 500, 0.6
 # Processes of the way of a due message to its topic.
 PROCESSES = ("store", "scheduler")
-SPREAD_S = 60.0
+MINUTE = timedelta(minutes=1)
+# Within its minute, so that the last sent messages are due in it too.
 LATENESS_S = 30.0
-# Occurrences measured of each kind, and cron expressions among them.
-COST_COUNT, RULES = 40_000, 59
-Kind = Literal["interval", "cron"]
+# Occurrences of each kind, cron expressions among them, and the turns of their cost.
+COST_COUNT, RULES, COST_TURNS = 20_000, 48, 5
+QUEUES = 4
+
+Times = Callable[[int], dict[str, Any]]
 
 
-def measured(duetime: DueTime, count: int, lateness_seconds: float) -> dict[str, Any]:
-    """Processor time a message and an occurrence, and lateness beside `count` schedules due within a minute."""
-    found: dict[str, Any] = {"count": count, "cost_count": (costs := min(count, COST_COUNT))}
-    found["cpu_us"] = {
-        "message": _cost_of_messages(duetime, costs),
-        "interval": _cost_of_schedules(duetime, costs, "interval"),
-        "cron": _cost_of_schedules(duetime, costs, "cron"),
-    }
-    found["usual"] = lateness(duetime, "late-unscheduled", RATES[0], lateness_seconds)
-    first = _ahead(count / PUT_RATE)
-    starts = [first + timedelta(seconds=SPREAD_S * number / count) for number in range(count)]
-    put_s = asyncio.run(_put(duetime, "scheduled-minute", starts, "interval"))
-    _wait_until(first)
-    found["beside"] = lateness(duetime, "late-scheduled", RATES[0], lateness_seconds)
-    _wait_drained(duetime, first + timedelta(seconds=SPREAD_S))
-    return found | {"put_per_s": count / put_s}
+def measured(root: Path, count: int, lateness_seconds: float, turns: int = TURNS) -> dict[str, Any]:
+    """Processor time a message and an occurrence, and lateness beside `count` schedules due within a minute, in
+    clusters of their own under `root`."""
+    costs = min(count, COST_COUNT)
+    with _started(root / "costs") as duetime:
+        found = {"count": count, "cost_count": costs, "cpu_us": _costs(duetime, costs)}
+    with _started(root / "lateness") as duetime:
+        return found | _beside(duetime, count, min(lateness_seconds, LATENESS_S), turns)
 
 
-def _cost_of_messages(duetime: DueTime, count: int) -> dict[str, float]:
-    duetime.make_topic("scheduled-messages")
-    instant = _ahead(count / INSTANT_RATE)
-    asyncio.run(fill_instant(duetime.cluster.address, "scheduled-messages", instant, count))
-    return _cost_of_instant(duetime, instant, count)
+@contextmanager
+def _started(directory: Path) -> Iterator[DueTime]:
+    duetime = DueTime("sync", QUEUES)
+    try:
+        duetime.start(directory)
+        yield duetime
+    finally:
+        duetime.stop()
 
 
-def _cost_of_schedules(duetime: DueTime, count: int, kind: Kind) -> dict[str, float]:
-    instant = _ahead(count / PUT_RATE)
-    asyncio.run(_put(duetime, f"scheduled-{kind}", [instant] * count, kind))
-    return _cost_of_instant(duetime, instant, count)
+def _costs(duetime: DueTime, count: int) -> dict[str, list[dict[str, float]]]:
+    """Microseconds a message of each kind, by process and turn."""
+    first = _minute_after(2 * count / _put_rate(duetime))
+    minutes = [(first.minute + turn) % 60 for turn in range(COST_TURNS)]
+
+    def rule(number: int) -> dict[str, Any]:
+        # Many share a rule. Each of them has a time of its own after the last turn.
+        own = (minutes[-1] + 1 + number % RULES) % 60
+        return {"cron": f"{','.join(map(str, [*minutes, own]))} * * * *", "zone": "Europe/Berlin"}
+
+    starts = {"cron": first, "interval": first + MINUTE / 3, "message": first + MINUTE * 2 / 3}
+    asyncio.run(_put(duetime, "scheduled-cron", count, rule))
+    asyncio.run(_put(duetime, "scheduled-interval", count, lambda _: {"every": "1m", "start": starts["interval"]}))
+    duetime.make_topic("scheduled-message")
+    found: dict[str, list[dict[str, float]]] = {kind: [] for kind in starts}
+    for turn in range(COST_TURNS):
+        for kind, start in starts.items():
+            instant = start + turn * MINUTE
+            if kind == "message":
+                asyncio.run(fill_instant(duetime.cluster.address, "scheduled-message", instant, count))
+            found[kind].append(_cost_of_instant(duetime, instant, count))
+    return found
 
 
 def _cost_of_instant(duetime: DueTime, instant: datetime, count: int) -> dict[str, float]:
@@ -78,9 +100,44 @@ def _cost_of_instant(duetime: DueTime, instant: datetime, count: int) -> dict[st
     return {name: used[name] for name in PROCESSES}
 
 
-def _ahead(seconds: float) -> datetime:
-    """A whole second with time to send everything before it."""
-    return datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=int(seconds) + 6)
+def _beside(duetime: DueTime, count: int, seconds: float, turns: int) -> dict[str, Any]:
+    """Lateness on a level, with and without due schedules."""
+    first = _minute_after(count / _put_rate(duetime))
+
+    def spread(number: int) -> dict[str, Any]:
+        return {"every": "2m", "start": first + number * MINUTE / count}
+
+    put_s = asyncio.run(_put(duetime, "scheduled-minute", count, spread))
+    late: dict[str, list[dict[str, float]]] = {"beside": [], "usual": []}
+    for turn in range(turns):
+        for kind, minute in (("beside", first + 2 * turn * MINUTE), ("usual", first + (2 * turn + 1) * MINUTE)):
+            _wait_until(minute)
+            if kind == "usual":
+                _wait_drained(duetime, minute)
+            late[kind].append(lateness(duetime, f"late-{kind}-{turn}", RATES[0], seconds))
+    return late_by_turns(late) | {"put_per_s": count / put_s}
+
+
+def late_by_turns(late: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
+    """The medians of both kinds' turns, and the ratio of each turn."""
+    medians = {
+        kind: {name: statistics.median(turn[name] for turn in found) for name in PERCENTILES}
+        for kind, found in late.items()
+    }
+    pairs = list(zip(late["beside"], late["usual"], strict=True))
+    return medians | {"multiples": {name: [one[name] / two[name] for one, two in pairs] for name in PERCENTILES}}
+
+
+def _put_rate(duetime: DueTime) -> float:
+    """A rate of puts that this machine surely reaches."""
+    took_s = asyncio.run(_put(duetime, "scheduled-probe", PROBED, lambda _: {"every": "30d"}))
+    return PLANNED_SHARE * PROBED / took_s
+
+
+def _minute_after(seconds: float) -> datetime:
+    """The first whole minute after a time from now."""
+    ready = datetime.now(UTC) + timedelta(seconds=seconds + 5)
+    return ready.replace(second=0, microsecond=0) + MINUTE
 
 
 def _wait_until(moment: datetime) -> None:
@@ -96,21 +153,15 @@ def _wait_drained(duetime: DueTime, last: datetime) -> None:
     wait_until(lambda: not lane_of(duetime, TIMER_LANE).due_count, RESTART_DEADLINE_S, "the lane is drained")
 
 
-async def _put(duetime: DueTime, topic: str, starts: Sequence[datetime], kind: Kind) -> float:
-    """Puts a schedule for each start. Returns the seconds that it took."""
+async def _put(duetime: DueTime, topic: str, count: int, times: Times) -> float:
+    """Puts schedules with the times of each number. Returns the seconds that it took."""
     duetime.make_topic(topic)
-    began, left = time.perf_counter(), list(enumerate(starts))
+    began, left = time.perf_counter(), list(range(count))
 
     async def work(schedules: AsyncSchedules) -> None:
         while left:
-            number, start = left.pop()
-            message, name = Message(topic, BODY), f"schedule-{number}"
-            if kind == "interval":
-                await schedules.put(name, message, every="1h", start=start)
-            else:
-                # All have the same first time, and many share a rule.
-                cron = f"{start.second} {start.minute},{(start.minute + 1 + number % RULES) % 60} * * * *"
-                await schedules.put(name, message, cron=cron, zone="Europe/Berlin")
+            number = left.pop()
+            await schedules.put(f"schedule-{number}", Message(topic, BODY), **times(number))
 
     async with AsyncSchedules(duetime.cluster.address, timeout="60s") as schedules, asyncio.TaskGroup() as group:
         for _ in range(PUTS):
@@ -118,21 +169,18 @@ async def _put(duetime: DueTime, topic: str, starts: Sequence[datetime], kind: K
     return time.perf_counter() - began
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.schedules", description=__doc__)
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.schedules", description="Measures schedules.")
     parser.add_argument("--count", type=int, default=COUNT, metavar="N", help="schedules due in a minute")
+    parser.add_argument("--turns", type=int, default=TURNS, metavar="N", help="turns of two minutes of lateness")
     parser.add_argument("--directory", default="/var/tmp", help="directory of the data; on a disk")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     with tempfile.TemporaryDirectory(prefix="duetime-bench-", dir=arguments.directory) as root:
-        duetime = DueTime("sync", 4)
         try:
-            duetime.start(Path(root) / "schedules")
-            found = measured(duetime, arguments.count, LATENESS_S)
+            found = measured(Path(root), arguments.count, LATENESS_S, arguments.turns)
         except WrongError as error:
             print(f"WRONG: {error}", file=sys.stderr)
             return 1
-        finally:
-            duetime.stop()
     report.keep_any_time({"schedules": found})
     return 0
 

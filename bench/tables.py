@@ -143,6 +143,9 @@ def _floored(result: dict[str, Any], system: str, figure: Figure) -> tuple[str, 
     found = value(result, system, figure.name)
     floors = [floor for floor in FLOORS if (floor.figure, floor.system) == (figure.name, system)]
     bound = floors[0].of(result) if floors else None
+    if figure.name == "run" and (spread := ratio(result, figure.name, system, system)):
+        target = _targets(figure, system, spread, system)
+        return _number(figure, found), f"{spread.median:.2f} of handled, {target}".removesuffix(", ")
     if found is None or bound is None:
         return _number(figure, found), ""
     return _number(figure, found), f">= {bound:,.0f} {'met' if found.median >= bound else 'MISSED'}"

@@ -1,6 +1,6 @@
-"""Python's task queues on Redis: a job with a delay, and a worker that runs it when it is due.
+"""Python's task queues: a job with a delay, and a worker that runs it when it is due.
 
-    sender ── a call of the library for each job, 4 threads ──▶ Redis ──▶ worker, in the receiver's process
+    sender ── a call of the library for each job, 4 at once ──▶ Redis, or DueTime ──▶ worker, in the receiver's process
 
 The job notes its number and the time. Each library is used as its documentation says, with its own defaults. Workers of
 Celery and dramatiq take delayed jobs before they are due and keep them in memory; Taskiq's scheduler searches for due
@@ -16,17 +16,23 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Hashable
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
-from bench.peers import BODY, Missing, Receiver, Sender
+from duetime import App
+
+from bench.peers import BODY, Missing, Peer, Receiver, Sender
+from bench.peers.duetime import DueTime
 from bench.peers.redis import Redis
 
 TEXT = BODY.decode()
 # Sending threads, and concurrent jobs of a worker.
 THREADS = 4
 WORKERS = 8
+# Queues of DueTime's topics; automatic ones have as many.
+QUEUES = 4
 # Taskiq's scheduler sends due jobs at each whole second; it learns of new schedules once a minute, or this often.
 LOOK = timedelta(seconds=1)
 
@@ -218,6 +224,57 @@ class TaskiqJob(Job):
         await self._broker.shutdown()
         # The library has no way to close them.
         await self._source._connection_pool.disconnect()
+
+
+class DueTimeJob(Job):
+    """`Task.aat`, and the consumer of an app with 8 threads. `socket` is the gateway's address."""
+
+    async def connect(self, note: Note) -> None:
+        def job(number: int, text: str, due_at_ms: int) -> None:
+            note(number, text, due_at_ms)
+
+        self._app = App(self.topic, self.socket)
+        self._task = self._app.task(job)
+        self._working = AsyncExitStack()
+
+    async def send(self, number: int, due_at_ms: int, delay_s: float) -> None:
+        await self._task.aat(datetime.fromtimestamp(due_at_ms / 1000, UTC), number, TEXT, due_at_ms)
+
+    async def work(self) -> None:
+        await self._working.enter_async_context(self._app.consumer(concurrency=WORKERS))
+
+    async def close(self) -> None:
+        await self._working.aclose()
+        await asyncio.to_thread(self._app.close)
+
+
+class DueTimeTasks(Peer):
+    """DueTime by `duetime.App`: a cluster of its own, of four processes."""
+
+    name, title = "duetime tasks", "DueTime's App"
+    bursts = False
+    is_slow = True
+    batch = TaskQueue.batch
+    in_flight = TaskQueue.in_flight
+
+    def __init__(self) -> None:
+        self._duetime = DueTime("sync", QUEUES)
+
+    def start(self, directory: Path) -> None:
+        self._duetime.start(directory)
+        self.version = importlib.metadata.version("duetime")
+
+    def stop(self) -> None:
+        self._duetime.stop()
+
+    def make_topic(self, name: str) -> None:
+        self._duetime.make_topic(name)
+
+    async def sender(self, topic: str) -> JobSender:
+        return await _sender(DueTimeJob(self._duetime.cluster.address, topic))
+
+    def receiver(self, topic: str) -> JobReceiver:
+        return JobReceiver(DueTimeJob, self._duetime.cluster.address, topic)
 
 
 class Celery(TaskQueue):
