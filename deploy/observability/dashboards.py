@@ -265,6 +265,12 @@ GROUPS = Dashboard(
             ),
         ),
         (
+            panel("Parked messages by group", ("sum by (group) (duetime_store_group_parked_messages)", "{{group}}")),
+            panel(
+                "Held by rates", (f"sum by (group) (rate(duetime_store_group_held_seconds_total{RATE}))", "{{group}}")
+            ),
+        ),
+        (
             panel(
                 "Requests of webhooks per second",
                 (

@@ -63,22 +63,26 @@ COUNTS = st.integers(1, 2_000)
     unit=st.sampled_from("smh"),
     burst=st.integers(1, 500),
     shards=st.integers(1, 5),
-    steps=st.lists(st.tuples(st.integers(0, 5_000), st.integers(-3_000, 3_000), COUNTS), max_size=40),
+    steps=st.lists(st.tuples(st.integers(0, 5_000), st.integers(-3_000, 3_000), COUNTS, COUNTS), max_size=40),
 )
 def test_never_more_than_the_burst_and_the_rate(
-    count: int, unit: str, burst: int, shards: int, steps: list[tuple[int, int, int]]
+    count: int, unit: str, burst: int, shards: int, steps: list[tuple[int, int, int, int]]
 ) -> None:
     rate = rate_of(f"{count}/{unit},burst={burst}")
     clock = FakeClock()
     buckets = [PermitBucket(clock, rate, shards) for _ in range(shards)]
     began_ms, taken = clock.monotonic_ms(), 0
-    for by_ms, wall_ms, wanted in steps:
+    for by_ms, wall_ms, wanted, unread in steps:
         clock.step_wall(wall_ms)
         clock.move(by_ms)
         for bucket in buckets:
             got = min(bucket.count, wanted)
             bucket.take(got)
             taken += got
+            # The elapsed time gives credit before the unread ones do.
+            back = min(got, unread)
+            bucket.refund(back)
+            taken -= back
         elapsed_ms = clock.monotonic_ms() - began_ms
         assert taken * rate.per_ms <= max(burst, shards) * rate.per_ms + count * elapsed_ms
 
@@ -255,6 +259,44 @@ async def test_redeliveries_count(store: Consuming) -> None:
     assert await store.receive() == []
     await store.clock.advance(1_000)
     assert [one.attempt for one in await store.receive()] == [2]
+
+
+async def test_message_that_was_not_handled_gives_its_permit_back(store: Consuming) -> None:
+    await store.send("a", "b")
+    await limit(store, limits_of("1/s"))
+    await store.receive()
+    await store.clock.advance(1_000)
+    (first,) = await store.receive()
+    await store.change(first, not_attempted=True)
+    (again,) = await store.receive()
+    assert (names([again]), again.attempt) == (["a"], 1)
+    assert await store.receive() == []
+    waits = asyncio.create_task(store.receive(wait_ms=30_000))
+    await held(store)
+    await store.change(again, not_attempted=True)
+    (last,) = await asyncio.wait_for(waits, 60)
+    assert names([last]) == ["a"]
+    # An attempt keeps its permit.
+    await store.change(last)
+    assert await store.receive() == []
+
+
+async def test_receiver_that_leaves_gives_its_permits_back(store: Consuming) -> None:
+    await store.send("a", "b")
+    await limit(store, limits_of("1/s"))
+    await store.receive()
+    await store.clock.advance(1_000)
+    receiver = store.node.parts.receiver
+    durable, left = receiver.durable, asyncio.CancelledError()
+
+    async def leave() -> None:
+        receiver.durable = durable  # type: ignore[method-assign]
+        raise left
+
+    receiver.durable = leave  # type: ignore[method-assign]
+    with pytest.raises(grpc.aio.AioRpcError):
+        await store.receive()
+    assert names(await store.receive()) == ["a"]
 
 
 async def test_lite_topics_share_the_rate_of_their_topic(tmp_path: Path) -> None:

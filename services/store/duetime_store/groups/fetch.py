@@ -103,10 +103,6 @@ class FetchProgress:
     unvisited: Sequence[str] = ()
 
     @property
-    def given_count(self) -> int:
-        return sum(len(one.sizes) for one in self.given)
-
-    @property
     def is_over(self) -> bool:
         return self.count <= 0 or self.size <= 0 or (self.peek and self.found)
 

@@ -12,6 +12,12 @@ NO_ENTRIES: "dict[int, Hold]" = {}
 NO_OFFSETS: set[int] = set()
 
 
+class Refundable(Protocol):
+    """The permits of a group's rate."""
+
+    def refund(self, count: int) -> None: ...
+
+
 class Lease:
     """Messages of one place that one Receive got."""
 
@@ -23,6 +29,7 @@ class Lease:
         "max_attempts",
         "open",
         "ordered",
+        "permits",
         "place",
         "received_at_ms",
         "returned",
@@ -45,6 +52,8 @@ class Lease:
         self.place = place
         self.received_at_ms = received_at_ms
         self.max_attempts = max_attempts
+        # Where unread messages give back their permits. None: the rate had no limit.
+        self.permits: Refundable | None = None
         self.ordered = ordered
         # Whether a retry service took it, to make dead letters.
         self.is_taken = is_taken

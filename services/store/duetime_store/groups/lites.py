@@ -251,7 +251,7 @@ class LiteReceiver:
         if bucket is None:
             return self._fetcher.fetch_lites(asked, keys, walk, peek=peek)
         fetched = self._fetcher.fetch_lites(bucket.reduced(asked), keys, walk, peek=peek)
-        bucket.take(fetched.given_count)
+        bucket.give(fetched.given)
         return fetched
 
     async def until_found(self, asked: FetchRequest, take: Take) -> bool:

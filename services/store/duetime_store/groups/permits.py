@@ -12,7 +12,7 @@ A bucket gains credit with the monotonic clock, in whole units:
 A new bucket is empty, so neither a restart nor a repeated change gives more than burst + rate x t.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from duetime.v1 import consumer_pb2
@@ -23,7 +23,7 @@ from duetime_format import limits as contract
 from duetime_format import rates
 from duetime_format.errors import Violation
 
-from duetime_store.groups.fetch import FetchRequest
+from duetime_store.groups.fetch import FetchRequest, LeasedBatch
 
 # Receivers wake for the messages of this time at most, so that a fast rate does not wake one for each message.
 WAKE_MS = 50
@@ -73,6 +73,18 @@ class PermitBucket:
     def take(self, count: int) -> None:
         """Uses permits for delivered messages."""
         self._credit -= count * self._cost
+
+    def give(self, given: Iterable[LeasedBatch]) -> None:
+        """Uses permits for leases, which give them back for unread messages."""
+        for one in given:
+            self.take(len(one.sizes))
+            one.lease.permits = self
+
+    def refund(self, count: int) -> None:
+        """Gives back the permits of messages that were returned unread; receivers that wait may take them at once."""
+        self._credit = min(self._credit + count * self._cost, self._capacity)
+        if self.is_held:
+            self.release()
 
     def change(self, rate: consumer_pb2.DeliveryRate, shard_count: int) -> None:
         """Sets another rate or part. The credit remains the same number of messages, up to the new capacity."""

@@ -347,7 +347,7 @@ class GroupReceiver:
                 bucket.hold(line.wake)
             return FetchProgress(asked, 0, 0, 0, peek, walk)
         fetched = self._fetch_freely(bucket.reduced(asked), line, walk, peek=peek)
-        bucket.take(fetched.given_count)
+        bucket.give(fetched.given)
         return fetched
 
     def _fetch_freely(self, asked: FetchRequest, line: WaiterLine, walk: YieldingScan, *, peek: bool) -> FetchProgress:

@@ -235,6 +235,8 @@ class GroupProgress:
     ) -> None:
         """Returns messages at once: `counted` as deliveries that expired at that time, or as if never given."""
         for hold, held in self._under(place, lease_id, offsets):
+            if not counted and hold.lease is not None and hold.lease.permits is not None:
+                hold.lease.permits.refund(len(held))
             self._return(hold, held, ended_at_ms, counted=counted)
 
     def defer(self, place: GroupPlace, lease_id: int, offset: int, until_ms: int, history: bytes) -> None:
