@@ -278,11 +278,7 @@ GROUPS = Dashboard(
                     "{{webhook}}: {{outcome}}",
                 ),
             ),
-            panel(
-                "Requests of webhooks, seconds",
-                *quantiles("duetime_webhooks_request_seconds", "webhook"),
-                unit="s",
-            ),
+            panel("Requests of webhooks, seconds", *quantiles("duetime_webhooks_request_seconds", "webhook"), unit="s"),
         ),
     ),
 )

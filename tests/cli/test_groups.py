@@ -290,6 +290,7 @@ def test_group_is_limited(server: str, group: str, capsys: pytest.CaptureFixture
     assert run(["groups", "limit", group, "--none", "--topic", topic, "--json"]) == 0
     limit = {"topic": topic, "rate": None, "per_key": 3, "declared": True}
     assert lines_of(capsys) == [{"group": group, "limits": [limit]}]
+    call(server, "DeclareGroupLimits", consumer_pb2.DeclareGroupLimitsRequest(name=group))
     assert run(["groups", "limit", "nobody", "--rate", "1/s"]) == 1
 
 

@@ -46,3 +46,27 @@ def test_lite_topics_are_sent_to_received_and_listed(server: str, capsys: pytest
     assert ["a", "2"] in [line.split() for line in capsys.readouterr().out.splitlines()]
     assert run(["send", topic, "later", "--lite-topic", "a", "--delay", "1h"]) == 2
     assert "lite_topic" in capsys.readouterr().err
+
+
+def test_topic_is_paused_and_resumed(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    topic = "topic_to_pause"
+    run(["topics", "create", topic])
+    capsys.readouterr()
+    assert run(["topics", "pause", topic, "--until", "30m"]) == 0
+    assert capsys.readouterr().out.startswith(f"topic {topic} is paused for all groups since ")
+    assert run(["topics", "pause", topic, "--json"]) == 0
+    paused = json.loads(capsys.readouterr().out)
+    assert (paused["topic"], paused["pause"]["until"]) == (topic, None)
+    assert run(["topics", "describe", topic]) == 0
+    assert ", until it is resumed" in capsys.readouterr().out
+    assert run(["topics", "list"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith("paused")
+    assert run(["topics", "list", "--json"]) == 0
+    listed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["pause"] for one in listed if one["topic"] == topic] == [paused["pause"]]
+    assert run(["topics", "resume", topic]) == 0
+    assert capsys.readouterr().out == f"topic {topic} is not paused\n"
+    assert run(["topics", "resume", topic, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"topic": topic, "pause": None}
+    assert run(["topics", "pause", "nothing"]) == 1
+    assert run(["topics", "pause", topic, "--until", "soon"]) == 2

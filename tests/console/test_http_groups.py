@@ -1,5 +1,7 @@
 """The limits of a group over the HTTP API of a running cluster."""
 
+from datetime import datetime, timedelta
+
 import pytest
 from duetime_core.testing import Cluster
 
@@ -37,3 +39,23 @@ async def test_bad_limit_is_rejected(cluster: Cluster, field: str, value: object
     async with running(cluster.address) as browser:
         found = problem(await browser.client.put(LIMITS, json={field: value}), 400)
         assert field in str(found)
+
+
+async def test_topic_is_paused_and_resumed(cluster: Cluster) -> None:
+    path = "/api/v1/topics/orders/pause"
+    async with running(cluster.address) as browser:
+        client = browser.client
+        problem(await client.get(path), 404)
+        problem(await client.put(path, json={}), 404)
+        await sent(client)
+        assert (await client.get(path)).json() == {"topic": "orders", "pause": None}
+        answer = await client.put(path, json={"length": "1h"})
+        assert answer.status_code == 200, answer.text
+        pause = answer.json()["pause"]
+        assert datetime.fromisoformat(pause["until"]) - datetime.fromisoformat(pause["since"]) == timedelta(hours=1)
+        assert (await client.get(path)).json() == {"topic": "orders", "pause": pause}
+        answer = await client.put(path, json={"until": pause["since"].replace("20", "30", 1)})
+        problem(answer, 400)
+        assert (await client.put(path, json={})).json()["pause"]["until"] is None
+        assert (await client.delete(path)).json() == {"topic": "orders", "pause": None}
+        problem(await client.put(path, json={"length": "1h", "until": pause["until"]}), 400)

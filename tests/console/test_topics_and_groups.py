@@ -142,6 +142,15 @@ async def test_rate_of_a_group_is_changed(shown: Shown) -> None:
     assert "<dd>1 per key, declared by its tasks</dd>" in (await shown.browser.get(page)).text
 
 
+async def test_topic_is_paused_and_resumed(shown: Shown) -> None:
+    page = f"/topics/{ORDERS}"
+    for action, is_paused in (("pause", True), ("resume", False)):
+        answer = await shown.browser.post(f"{page}/{action}", {}, page=page)
+        assert (answer.status_code, answer.headers["location"]) == (303, page)
+        assert ("Paused for all groups since" in (await shown.browser.get(page)).text) is is_paused
+        assert ('<span class="note">paused</span>' in (await shown.browser.get("/topics")).text) is is_paused
+
+
 async def test_reset_previews_its_effect_and_then_applies_it(shown: Shown) -> None:
     await shown.traffic.create_topic("read-again", queues=2)
     await shown.traffic.send("read-again", 10)
@@ -221,6 +230,7 @@ async def test_missing_right_is_explained() -> None:
                 "/topics": {"name": "never"},
                 "/groups/ledger/policy": {"backoff": "1s"},
                 "/groups/ledger/limit": {"rate": "1/s"},
+                f"/topics/{ORDERS}/pause": {},
                 "/lanes/0/16/pause": {},
                 f"/groups/{BILLING}/reset": {"topic": ORDERS, "to": "latest"},
             }

@@ -12,6 +12,7 @@ from duetime.v1 import consumer_pb2, gateway_pb2
 from duetime.v1.consumer_pb2 import GROUP_START_LATEST, GROUP_START_TIME, Group, GroupDescription
 from duetime_core.errors import Unavailable
 from duetime_core.rpc import retry_policy
+from duetime_core.testing import FakeClock
 from duetime_format import limits as contract
 from duetime_format import rates
 from structlog.testing import capture_logs
@@ -272,6 +273,37 @@ async def test_group_is_paused_on_all_shards(tapped: Gateway, taps: list[TappedS
     assert len(found) == 4
 
 
+async def test_topic_is_paused_on_all_shards(tapped: Gateway, taps: list[TappedStore]) -> None:
+    stub = tapped.stub
+    pause, resume = gateway_pb2.PauseTopicRequest(name="orders", for_ms=60_000), gateway_pb2.ResumeTopicRequest
+    for unknown in (stub.PauseTopic(pause, timeout=WAIT_S), stub.ResumeTopic(resume(name="orders"), timeout=WAIT_S)):
+        assert (await error_of(unknown)).code() == grpc.StatusCode.NOT_FOUND
+    await make_topic(tapped)
+    await tapped.send(*(message(queue=queue) for queue in range(4)))
+    (paused,) = (await stub.PauseTopic(pause, timeout=WAIT_S)).pauses
+    assert (paused.topic, paused.until_ms, paused.all_groups) == ("orders", NOW_MS + 60_000, True)
+    assert not (await receive(tapped, wait_ms=50)).messages
+    assert list((await describe(tapped)).pauses) == [paused]
+    asked = gateway_pb2.DescribeTopicRequest(name="orders")
+    assert (await stub.DescribeTopic(asked, timeout=WAIT_S)).pause == paused
+    listed = await stub.ListTopics(gateway_pb2.ListTopicsRequest(), timeout=WAIT_S)
+    assert (list(listed.pauses), list(listed.unreachable_shards)) == ([paused], [])
+    taps[1].refuse(Unavailable("away"), "ResumeGroup", "DescribeGroup")
+    assert (
+        await error_of(stub.ResumeTopic(resume(name="orders"), timeout=WAIT_S))
+    ).code() == grpc.StatusCode.UNAVAILABLE
+    listed = await stub.ListTopics(gateway_pb2.ListTopicsRequest(), timeout=WAIT_S)
+    assert (list(listed.pauses), list(listed.unreachable_shards)) == ([], [1])
+    taps[1].accept()
+    assert (await stub.DescribeTopic(asked, timeout=WAIT_S)).pause == paused
+    assert not (await stub.ResumeTopic(resume(name="orders"), timeout=WAIT_S)).pauses
+    assert not (await stub.DescribeTopic(asked, timeout=WAIT_S)).HasField("pause")
+    found = [one for _ in range(2) for one in (await receive(tapped, wait_ms=1_000)).messages]
+    assert len(found) == 4
+    bad = await error_of(stub.PauseTopic(gateway_pb2.PauseTopicRequest(name="a b"), timeout=WAIT_S))
+    assert bad.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
 def limit(gateway: Gateway, rate: str = "", topic: str = "") -> Any:
     request = consumer_pb2.LimitGroupRequest(name="billing")
     request.limit.topic = topic
@@ -358,6 +390,29 @@ async def test_bad_declared_limits_are_rejected(tapped: Gateway) -> None:
     assert (await error_of(declare(tapped, by_key, name="ledger"))).code() == grpc.StatusCode.FAILED_PRECONDITION
     request = consumer_pb2.LimitGroupRequest(name="ledger", limit=consumer_pb2.GroupLimit(declared=True))
     assert "limit.declared" in str((await error_of(tapped.stub.LimitGroup(request, timeout=WAIT_S))).details())
+
+
+async def test_two_gateways_share_a_rate(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with real_store(tmp_path, clock=clock) as store:
+        stores = {0: store.port}
+        async with Gateway(tmp_path, stores) as first, Gateway(tmp_path, stores) as second:
+            await make_topic(first)
+            await first.send(*(message(queue=0) for _ in range(20)))
+            await create(first)
+            await limit(first, "4/s")
+            for gateway in (first, second):
+                assert not (await receive(gateway)).messages
+            clock.move(1_000)
+            assert len((await receive(first, max_count=3)).messages) == 3
+            assert len((await receive(second, max_count=3)).messages) == 1
+            assert not (await receive(first)).messages
+            # The first gateway names the former limit for up to a second: the later one counts.
+            await limit(second, "8/s")
+            assert not (await receive(first)).messages
+            clock.move(1_000)
+            got = [len((await receive(gateway, max_count=6)).messages) for gateway in (first, second, first)]
+            assert got == [6, 2, 0]
 
 
 async def test_bad_limits_are_rejected(tapped: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:

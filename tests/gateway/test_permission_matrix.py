@@ -67,9 +67,10 @@ EXPECTED = {
     **dict.fromkeys(("Receive", "ReceiveStream", "Ack", "ChangeInvisible", "Nack", "SendBack"), (RECEIVE,)),
     "DeclareGroupLimits": (RECEIVE,),
     **dict.fromkeys(
-        ("UpdateGroup", "ResetGroup", "DeleteGroup", "CreateTopic", "DeleteTopic", "ListTransactions"), (MANAGE,)
+        ("UpdateGroup", "ResetGroup", "DeleteGroup", "CreateTopic", "DeleteTopic", "ListTransactions", "PauseTopic"),
+        (MANAGE,),
     ),
-    **dict.fromkeys(("PauseGroup", "ResumeGroup", "LimitGroup"), (MANAGE,)),
+    **dict.fromkeys(("PauseGroup", "ResumeGroup", "LimitGroup", "PauseTopic", "ResumeTopic"), (MANAGE,)),
     **dict.fromkeys(("ListDeadLetters", "RedriveDeadLetters", "DiscardDeadLetters"), (MANAGE,)),
     **dict.fromkeys(("ListRetries", "RetryNow", "DiscardRetries"), (MANAGE,)),
     "TraceMessage": ("receiver of all",),

@@ -72,6 +72,20 @@ async def test_messages_of_a_paused_group_count_after_the_pause(group: Group, ke
     assert await keda.count() == 10
 
 
+async def test_messages_of_a_paused_topic_count_after_the_pause(group: Group, keda: Keda) -> None:
+    await group.create()
+    await group.send(*IDS[:10])
+    pause, resume = gateway_pb2.PauseTopicRequest(name="orders"), gateway_pb2.ResumeTopicRequest(name="orders")
+    await group.stub.PauseTopic(pause, timeout=60)
+    assert await keda.count(topics="orders") == 0
+    await group.stub.ResumeTopic(resume, timeout=60)
+    leased = await group.receive(1, max_count=1)
+    await group.stub.PauseTopic(pause, timeout=60)
+    assert await keda.count(topics="orders") == len(leased)
+    await group.stub.ResumeTopic(resume, timeout=60)
+    assert await keda.count() == 10
+
+
 async def test_unread_messages_count_on_shards_from_which_the_group_has_not_received(group: Group, keda: Keda) -> None:
     await group.create()
     await group.send(*IDS)

@@ -11,7 +11,7 @@ import grpc
 import lz4.frame
 import pytest
 from duetime import AsyncReceiver, Damaged
-from duetime.v1 import consumer_pb2
+from duetime.v1 import consumer_pb2, gateway_pb2
 from duetime_core.testing import Cluster
 from duetime_format.limits import INVISIBLE_MS_MIN
 from duetime_gateway.rocketmq.consuming import POLL_REST_MS
@@ -297,4 +297,7 @@ async def test_paused_group_receives_nothing(gateway: Gateway, raw: Raw) -> None
     await gateway.stub.PauseGroup(consumer_pb2.PauseGroupRequest(name="billing"), timeout=60)
     assert await raw.receive(wait_ms=0) == []
     await gateway.stub.ResumeGroup(consumer_pb2.ResumeGroupRequest(name="billing"), timeout=60)
+    await gateway.stub.PauseTopic(gateway_pb2.PauseTopicRequest(name=ORDERS.name), timeout=60)
+    assert await raw.receive(wait_ms=0) == []
+    await gateway.stub.ResumeTopic(gateway_pb2.ResumeTopicRequest(name=ORDERS.name), timeout=60)
     assert await raw.receive()

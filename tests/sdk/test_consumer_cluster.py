@@ -390,5 +390,12 @@ async def test_consumer_of_a_paused_group_handles_messages_after_the_pause(clust
         await until(lambda: len(seen) == 2)
         assert [one.until for one in await admin.pause_group("billing", topic="orders")] == [None]
         assert await admin.resume_group("billing") == []
+        pause = await admin.pause_topic("orders", until="30m")
+        assert (pause.topic, pause.until, pause.all_groups) == ("orders", pause.since + timedelta(minutes=30), True)
+        assert (await admin.topic("orders")).topic.pause == pause
+        assert [one.pause for one in await admin.topics() if one.name == "orders"] == [pause]
+        assert (await admin.group("billing")).pauses == [pause]
+        await admin.resume_topic("orders")
+        assert (await admin.topic("orders")).topic.pause is None
         with pytest.raises(InvalidArgument, match="until"):
             await admin.pause_group("billing", until=datetime(2001, 1, 1, tzinfo=UTC))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from duetime_console.api import consuming, finding, groups, retries, schedules, sending, topics, webhooks
+from duetime_console.api import consuming, finding, groups, pauses, retries, schedules, sending, topics, webhooks
 from duetime_console.api.models import ProblemAnswer
 from duetime_console.api.operations import Operation
 from duetime_console.api.problems import PROBLEM_TYPE
@@ -22,6 +22,7 @@ OPERATIONS: Sequence[Operation] = [
     *retries.OPERATIONS,
     *groups.OPERATIONS,
     *topics.OPERATIONS,
+    *pauses.OPERATIONS,
     *schedules.OPERATIONS,
     *webhooks.OPERATIONS,
 ]

@@ -42,6 +42,7 @@ async def topics(request: Request) -> Response:
         asked(request, "Backlog", pending_pb2.BacklogRequest(all_lanes_together=True)),
     )
     pending = _pending_by_topic(backlog)
+    pauses = {pause.topic: pause for pause in listed.pauses}
     columns: list[ListColumn[Any]] = [
         ListColumn("name", "Topic", lambda topic: topic.name.lower()),
         ListColumn("queues", "Queues", lambda topic: topic.queue_count, is_number=True),
@@ -61,6 +62,7 @@ async def topics(request: Request) -> Response:
         pending=pending,
         backlog=backlog,
         type_of=type_of,
+        pauses=pauses,
         with_system=with_system,
         all_count=len(shown),
         deleted=request.query_params.get("deleted", ""),
@@ -102,6 +104,7 @@ async def topic(request: Request) -> Response:
         rate=sum(rates.values()) if rates else None,
         readers=_readers(name, groups.groups),
         groups_left_out=groups.left_out,
+        pause=described.pause if described.HasField("pause") else None,
         can_delete=viewer_of(request).may("DeleteTopic") and not is_system(name),
     )
 
@@ -200,9 +203,25 @@ async def create_topic(request: Request) -> Response:
     )
 
 
+async def pause(request: Request) -> Response:
+    return await _set_paused(request, "PauseTopic", gateway_pb2.PauseTopicRequest())
+
+
+async def resume(request: Request) -> Response:
+    return await _set_paused(request, "ResumeTopic", gateway_pb2.ResumeTopicRequest())
+
+
+async def _set_paused(request: Request, method: str, wanted: Any) -> Response:
+    wanted.name = request.path_params["name"]
+    await call(request, method, wanted)
+    return RedirectResponse(path_of("topics", wanted.name), 303)
+
+
 ROUTES = [
     Route("/topics", topics),
     Route("/topics", create_topic, methods=["POST"]),
     Route("/topics/new", new_topic),
+    Route("/topics/{name}/pause", pause, methods=["POST"]),
+    Route("/topics/{name}/resume", resume, methods=["POST"]),
     Route("/topics/{name}", topic),
 ]

@@ -1,4 +1,4 @@
-"""`duetime topics`: list, create, describe and delete topics."""
+"""`duetime topics`: list, create, describe, pause and delete topics."""
 
 import asyncio
 import sys
@@ -8,14 +8,14 @@ from typing import Annotated, Any
 import typer
 from duetime_format.printing import echo
 
-from duetime.cli import options
+from duetime.cli import options, pauses
 from duetime.cli.gateway import call, reach
 from duetime.cli.options import Json, Server, Yes, inherited, watched
 from duetime.cli.output import iso, length, local, print_json, print_table
 from duetime.client.administering.admin import AsyncAdmin
 from duetime.client.administering.described import DeletedTopic, LiteTopic
 from duetime.client.message import moment
-from duetime.v1 import gateway_pb2
+from duetime.v1 import consumer_pb2, gateway_pb2
 
 topics = typer.Typer(invoke_without_command=True, rich_markup_mode=None, add_completion=False)
 
@@ -26,6 +26,7 @@ Examples:
   duetime topics
   duetime topics create orders --queues 8
   duetime topics describe orders --json
+  duetime topics pause orders --until 08:00
   duetime topics delete orders --dry-run
 """
 # The rest of a topic may be large.
@@ -58,15 +59,22 @@ def list_command(context: typer.Context, server: Server = None, as_json: Json = 
 
 
 def _list(server: str | None, as_json: bool) -> None:
-    listed = call(server, "ListTopics", gateway_pb2.ListTopicsRequest()).topics
+    answer: gateway_pb2.ListTopicsResponse = call(server, "ListTopics", gateway_pb2.ListTopicsRequest())
+    listed, paused = answer.topics, {pause.topic: pause for pause in answer.pauses}
     if as_json:
         for topic in listed:
-            print_json(_topic_object(topic))
+            print_json(_topic_object(topic, paused.get(topic.name)))
     elif listed:
-        rows = [(one.name, str(one.queue_count), _max_delay(one), local(moment(one.created_at_ms))) for one in listed]
-        print_table(["topic", "#queues", "#most delay?1", "created?2"], rows)
+        rows = [
+            (one.name, str(one.queue_count), _max_delay(one), local(moment(one.created_at_ms)),
+             *([pauses.until_text(paused[one.name]) if one.name in paused else "-"] if paused else []))
+            for one in listed
+        ]  # fmt: skip
+        print_table(["topic", "#queues", "#most delay?1", "created?2", *(["paused?3"] if paused else [])], rows)
     else:
         echo("no topics yet; the first `duetime send TOPIC BODY` creates one")
+    for shard in answer.unreachable_shards:
+        echo(f"duetime: shard {shard} does not answer; its pauses are missing", err=True)
 
 
 @topics.command()
@@ -125,16 +133,16 @@ def describe(context: typer.Context, name: _Name, server: Server = None, as_json
     server, as_json = inherited(context, server, as_json)
     described = call(server, "DescribeTopic", gateway_pb2.DescribeTopicRequest(name=name))
     queues = [(queue.queue, queue.shard, queue.min_offset, queue.max_offset) for queue in described.queues]
+    topic, pause = described.topic, described.pause if described.HasField("pause") else None
     if as_json:
         names = ("queue", "shard", "min_offset", "max_offset")
-        print_json(
-            _topic_object(described.topic) | {"queues": [dict(zip(names, queue, strict=True)) for queue in queues]}
-        )
+        print_json(_topic_object(topic, pause) | {"queues": [dict(zip(names, queue, strict=True)) for queue in queues]})
         return
-    topic = described.topic
     limit = f", longest delay {_max_delay(topic)}" if topic.max_delay_ms else ""
     about = f"{topic.queue_count} queues{limit}{_type(topic, ', for ')}"
     echo(f"topic {topic.name}, {about}, created {local(moment(topic.created_at_ms))}")
+    if pause is not None:
+        echo(pauses.topic_pause_text(pause))
     rows = [tuple(map(str, (*queue, queue[3] - queue[2]))) for queue in queues]
     print_table(["#queue", "#shard", "#min offset", "#max offset", "#messages"], rows)
 
@@ -174,6 +182,10 @@ def _unread(one: LiteTopic) -> list[str]:
 async def _lites(server: str | None, topic: str, group: str) -> list[LiteTopic]:
     async with AsyncAdmin(await reach(server)) as admin:
         return [one async for one in admin.lite_topics(topic, group)]
+
+
+topics.command("pause")(pauses.pause_topic)
+topics.command("resume")(pauses.resume_topic)
 
 
 @topics.command()
@@ -247,13 +259,14 @@ def _print_deleted(name: str, deleted: DeletedTopic, as_json: bool, *, dry_run: 
         print_table(["group", "#unread", "#in flight?1", "#in retry?2", "#dead letters?3"], rows)
 
 
-def _topic_object(topic: gateway_pb2.Topic) -> dict[str, Any]:
+def _topic_object(topic: gateway_pb2.Topic, pause: consumer_pb2.GroupPause | None = None) -> dict[str, Any]:
     return {
         "topic": topic.name,
         "queue_count": topic.queue_count,
         "max_delay_ms": topic.max_delay_ms or None,
         "type": _NAMES.get(topic.message_type, "any"),
         "created_at": iso(moment(topic.created_at_ms)),
+        "pause": pauses.topic_pause_object(pause),
     }
 
 

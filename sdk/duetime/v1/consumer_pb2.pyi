@@ -439,14 +439,16 @@ class ResumeGroupRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., topic: _Optional[str] = ...) -> None: ...
 
 class GroupPause(_message.Message):
-    __slots__ = ("topic", "since_ms", "until_ms")
+    __slots__ = ("topic", "since_ms", "until_ms", "all_groups")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     SINCE_MS_FIELD_NUMBER: _ClassVar[int]
     UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
+    ALL_GROUPS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     since_ms: int
     until_ms: int
-    def __init__(self, topic: _Optional[str] = ..., since_ms: _Optional[int] = ..., until_ms: _Optional[int] = ...) -> None: ...
+    all_groups: bool
+    def __init__(self, topic: _Optional[str] = ..., since_ms: _Optional[int] = ..., until_ms: _Optional[int] = ..., all_groups: bool = ...) -> None: ...
 
 class GroupPauses(_message.Message):
     __slots__ = ("pauses",)

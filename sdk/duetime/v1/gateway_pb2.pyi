@@ -401,22 +401,44 @@ class QueueDescription(_message.Message):
     def __init__(self, queue: _Optional[int] = ..., shard: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ...) -> None: ...
 
 class TopicDescription(_message.Message):
-    __slots__ = ("topic", "queues")
+    __slots__ = ("topic", "queues", "pause")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_FIELD_NUMBER: _ClassVar[int]
     topic: Topic
     queues: _containers.RepeatedCompositeFieldContainer[QueueDescription]
-    def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[QueueDescription, _Mapping]]] = ...) -> None: ...
+    pause: _consumer_pb2.GroupPause
+    def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[QueueDescription, _Mapping]]] = ..., pause: _Optional[_Union[_consumer_pb2.GroupPause, _Mapping]] = ...) -> None: ...
+
+class PauseTopicRequest(_message.Message):
+    __slots__ = ("name", "for_ms", "until_ms")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FOR_MS_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    for_ms: int
+    until_ms: int
+    def __init__(self, name: _Optional[str] = ..., for_ms: _Optional[int] = ..., until_ms: _Optional[int] = ...) -> None: ...
+
+class ResumeTopicRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class ListTopicsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class ListTopicsResponse(_message.Message):
-    __slots__ = ("topics",)
+    __slots__ = ("topics", "pauses", "unreachable_shards")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
+    PAUSES_FIELD_NUMBER: _ClassVar[int]
+    UNREACHABLE_SHARDS_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedCompositeFieldContainer[Topic]
-    def __init__(self, topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ...) -> None: ...
+    pauses: _containers.RepeatedCompositeFieldContainer[_consumer_pb2.GroupPause]
+    unreachable_shards: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., pauses: _Optional[_Iterable[_Union[_consumer_pb2.GroupPause, _Mapping]]] = ..., unreachable_shards: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ListLiteTopicsRequest(_message.Message):
     __slots__ = ("topic", "after", "max_count", "group")

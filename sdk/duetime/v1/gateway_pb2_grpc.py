@@ -297,6 +297,16 @@ class GatewayStub(object):
                 request_serializer=duetime_dot_v1_dot_gateway__pb2.ListTopicsRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_gateway__pb2.ListTopicsResponse.FromString,
                 )
+        self.PauseTopic = channel.unary_unary(
+                '/duetime.v1.Gateway/PauseTopic',
+                request_serializer=duetime_dot_v1_dot_gateway__pb2.PauseTopicRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.GroupPauses.FromString,
+                )
+        self.ResumeTopic = channel.unary_unary(
+                '/duetime.v1.Gateway/ResumeTopic',
+                request_serializer=duetime_dot_v1_dot_gateway__pb2.ResumeTopicRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.GroupPauses.FromString,
+                )
         self.ListLiteTopics = channel.unary_unary(
                 '/duetime.v1.Gateway/ListLiteTopics',
                 request_serializer=duetime_dot_v1_dot_gateway__pb2.ListLiteTopicsRequest.SerializeToString,
@@ -867,6 +877,21 @@ class GatewayServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PauseTopic(self, request, context):
+        """Pauses the deliveries of a topic to all groups, as PauseGroup does for one. Sends, due messages and reads by offset
+        are not affected. NOT_FOUND: no such topic. RESOURCE_EXHAUSTED, PAUSES_EXHAUSTED: a shard has too many.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeTopic(self, request, context):
+        """Ends the pause of a topic for all groups; those of single groups remain. Idempotent. NOT_FOUND: no such topic.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListLiteTopics(self, request, context):
         """Lite topics of a topic of type LITE, page by page, by name. Unused ones are forgotten after a time. NOT_FOUND: no
         such topic.
@@ -1322,6 +1347,16 @@ def add_GatewayServicer_to_server(servicer, server):
                     servicer.ListTopics,
                     request_deserializer=duetime_dot_v1_dot_gateway__pb2.ListTopicsRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_gateway__pb2.ListTopicsResponse.SerializeToString,
+            ),
+            'PauseTopic': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseTopic,
+                    request_deserializer=duetime_dot_v1_dot_gateway__pb2.PauseTopicRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.GroupPauses.SerializeToString,
+            ),
+            'ResumeTopic': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeTopic,
+                    request_deserializer=duetime_dot_v1_dot_gateway__pb2.ResumeTopicRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.GroupPauses.SerializeToString,
             ),
             'ListLiteTopics': grpc.unary_unary_rpc_method_handler(
                     servicer.ListLiteTopics,
@@ -2361,6 +2396,40 @@ class Gateway(object):
         return grpc.experimental.unary_unary(request, target, '/duetime.v1.Gateway/ListTopics',
             duetime_dot_v1_dot_gateway__pb2.ListTopicsRequest.SerializeToString,
             duetime_dot_v1_dot_gateway__pb2.ListTopicsResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def PauseTopic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Gateway/PauseTopic',
+            duetime_dot_v1_dot_gateway__pb2.PauseTopicRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.GroupPauses.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ResumeTopic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Gateway/ResumeTopic',
+            duetime_dot_v1_dot_gateway__pb2.ResumeTopicRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.GroupPauses.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

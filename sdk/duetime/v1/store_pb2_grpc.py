@@ -585,7 +585,7 @@ class StoreServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DescribeGroup(self, request, context):
-        """A group's places on this shard; empty if it has none.
+        """A group's places on this shard; empty if it has none. Without a name: the pauses of topics for all groups.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -23,6 +23,7 @@ from duetime_gateway.access.metrics import AccessMetrics
 from duetime_gateway.access.provider import Provider
 from duetime_gateway.administration.backlog import BacklogComparer
 from duetime_gateway.administration.groups import ConsumerGroups
+from duetime_gateway.administration.pauses import DeliveryPauses
 from duetime_gateway.administration.reports import JobReports
 from duetime_gateway.administration.webhooks import WebhookRegistry
 from duetime_gateway.administration.work import GroupWork
@@ -223,7 +224,12 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
     )
     services = (
         ReadService(puller, offsets, GatewayFinder(places, timeout_ms=base.timeout_ms), traffic.answers),
-        TopicService(topics, TopicDeletion(topics, routing.catalog, shards, base.retry, limited.keeper), places),
+        TopicService(
+            topics,
+            TopicDeletion(topics, routing.catalog, shards, base.retry, limited.keeper),
+            places,
+            DeliveryPauses(places, shards),
+        ),
         BatchService(sender, metrics),
         ConsumerService(leases, ConsumerGroups(base.groups, places, shards, clock), base.retry, traffic.answers),
         SubscriptionService(subscribing),

@@ -365,7 +365,7 @@ def _make_receiver(
     lite_fetcher = LiteFetcher(queues, clock, reader, groups, lites, filler, brokers)
     permits = GroupPermits(clock)
     gates = DeliveryGates(GroupPauses(base.worker, clock, alarm), permits, KeyGates(permits, lines))
-    base.registry.register(GateCollector(gates))
+    base.registry.register(GateCollector(gates, groups))
     waiting = LiteReceiver(queues, store.log, clock, lite_fetcher, lines, filler, turns, gates)
     wait_ms = settings.priority_wait_ms
     fetcher = PriorityFetcher(queues, clock, reader, groups, wait_ms=wait_ms, claims=metrics.claims)

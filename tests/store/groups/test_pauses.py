@@ -144,6 +144,53 @@ async def test_one_topic_is_paused(store: Consuming) -> None:
     assert names(await store.receive()) == ["a"]
 
 
+async def test_topic_is_paused_for_all_groups(store: Consuming) -> None:
+    await store.stub.PutTopic(store_pb2.PutTopicRequest(name="other", queue_count=1))
+    await store.send("a")
+    await store.put(sent("b", topic="other"))
+    (before,) = await store.receive(group="audit")
+    receive = asyncio.create_task(store.receive(wait_ms=30_000))
+    (first,) = await receive
+    for one, group in ((before, "audit"), (first, GROUP)):
+        assert await store.ack(one, group=group) == [OK]
+    await pause(store, topic="orders")
+    assert await pause(store, "", topic="orders", for_ms=HOUR_MS) == [("orders", store.clock.now_ms() + HOUR_MS)]
+    await pause(store, "", topic="never")
+    await store.send("c")
+    assert [await store.receive(group=group) for group in (GROUP, "audit")] == [[], []]
+    assert names(await store.receive(topic="other")) == ["b"]
+    found = [(one.topic, one.all_groups) for one in (await store.describe()).pauses]
+    assert found == [("orders", True), ("orders", False)]
+    listed = (await store.stub.DescribeGroup(consumer_pb2.DescribeGroupRequest(), timeout=60)).pauses
+    assert [(one.topic, one.all_groups) for one in listed] == [("never", True), ("orders", True)]
+    sample = store.node.registry.get_sample_value
+    assert sample("duetime_store_topic_paused", {"topic": "orders"}) == 1
+    assert sample("duetime_store_group_paused", {"group": ""}) is None
+    assert [sample("duetime_store_group_paused", {"group": group}) for group in ("audit", "others")] == [1, None]
+    await store.kill()
+    assert await store.receive(group="audit") == []
+    waits = asyncio.create_task(store.receive(group="audit", wait_ms=30_000))
+    await waiting(store)
+    assert await resume(store, "", "orders") == []
+    assert names(await waits) == ["c"]
+    assert await store.receive() == []
+    await resume(store)
+    assert names(await store.receive()) == ["c"]
+
+
+async def test_pauses_of_topics_are_those_of_a_shard(store: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pauses, "GROUP_PAUSES_MAX", 1)
+    monkeypatch.setattr(pauses, "SHARD_PAUSES_MAX", 2)
+    await pause(store, "", topic="a")
+    assert await pause(store, "", topic="b") == [("b", 0)]
+    with pytest.raises(grpc.aio.AioRpcError, match="the shard has 2 pauses; the limit is 2"):
+        await pause(store, "", topic="c")
+    for call in (pause, resume):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(store, "")
+        assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
 @pytest.mark.parametrize("end", ["again", "kill"])
 async def test_pause_survives_a_restart(store: Consuming, end: str) -> None:
     await store.send("a")
@@ -189,6 +236,7 @@ async def test_receive_of_a_paused_topic_ends_when_the_topic_is_deleted(store: C
 
 async def test_new_topic_with_the_name_of_a_paused_one_is_not_paused(store: Consuming) -> None:
     await pause(store, topic=TOPIC)
+    await pause(store, "", topic=TOPIC)
     await pause(store, topic="other")
     await delete_topic(store)
     await store.stub.PutTopic(store_pb2.PutTopicRequest(name=TOPIC, queue_count=1, generation=2), timeout=60)
@@ -197,16 +245,17 @@ async def test_new_topic_with_the_name_of_a_paused_one_is_not_paused(store: Cons
     assert [one.topic for one in (await store.describe()).pauses] == ["other"]
 
 
-async def test_lite_topics_are_paused_with_their_topic(tmp_path: Path) -> None:
+@pytest.mark.parametrize("group", [GROUP, ""])
+async def test_lite_topics_are_paused_with_their_topic(tmp_path: Path, group: str) -> None:
     async with Liting(tmp_path / "store") as store:
         await store.write("a", "a1")
         receives = [asyncio.create_task(store.read(one, wait_ms=30_000)) for one in ("b", "c")]
         await store.waits(2)
-        await pause(store, topic="orders")
+        await pause(store, group, topic="orders")
         assert await store.read("a") == []
         await store.write("b", "b1")
         await waiting(store)
-        await resume(store)
+        await resume(store, group, "orders")
         assert names(await receives[0]) == ["b1"]
         assert names(await store.read("a")) == ["a1"]
         await store.write("c", "c1")

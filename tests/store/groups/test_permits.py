@@ -275,7 +275,6 @@ async def test_message_that_was_not_handled_gives_its_permit_back(store: Consumi
     await held(store)
     await store.change(again, not_attempted=True)
     (last,) = await asyncio.wait_for(waits, 60)
-    assert names([last]) == ["a"]
     # An attempt keeps its permit.
     await store.change(last)
     assert await store.receive() == []

@@ -60,9 +60,8 @@ class AsyncAdmin(ClosableClient):
         self._timeout = seconds(timeout, "timeout")
 
     async def topics(self) -> list[Topic]:
-        """Lists the topics, by name."""
-        answer = await self._call("ListTopics", gateway_pb2.ListTopicsRequest())
-        return [described.topic_of(topic) for topic in answer.topics]
+        """Lists the topics, by name. Pauses of shards that do not answer are missing."""
+        return described.topics_of(await self._call("ListTopics", gateway_pb2.ListTopicsRequest()))
 
     async def topic(self, name: str) -> TopicDescription:
         """Describes a topic and its queues. Raises: NotFound."""
@@ -127,6 +126,19 @@ class AsyncAdmin(ClosableClient):
         """
         request = gateway_pb2.DeleteTopicRequest(name=name, force=force, dry_run=dry_run)
         return described.deleted_topic_of(await self._call("DeleteTopic", request))
+
+    async def pause_topic(self, name: str, *, until: datetime | Length | None = None) -> GroupPause:
+        """Pauses the deliveries of a topic to all groups, until the pause ends. Sends are not affected.
+
+        Otherwise as `pause_group`, with `resume_topic`.
+        """
+        request = gateway_pb2.PauseTopicRequest(name=name)
+        _set_end(request, until)
+        return described.pauses_of((await self._call("PauseTopic", request)).pauses)[0]
+
+    async def resume_topic(self, name: str) -> None:
+        """Ends the pause of a topic; pauses of single groups remain. Raises: as `pause_topic`."""
+        await self._call("ResumeTopic", gateway_pb2.ResumeTopicRequest(name=name))
 
     async def groups(self) -> list[Group]:
         """Lists the consumer groups, by name."""
@@ -209,10 +221,7 @@ class AsyncAdmin(ClosableClient):
             Unavailable: a shard does not answer; the others may have paused. The same call continues.
         """
         request = consumer_pb2.PauseGroupRequest(name=name, topic=topic)
-        if isinstance(until, datetime):
-            request.until_ms = at_ms(until)
-        elif until is not None:
-            request.for_ms = delay_ms(until, "until")
+        _set_end(request, until)
         return described.pauses_of((await self._call("PauseGroup", request)).pauses)
 
     async def resume_group(self, name: str, *, topic: str = "") -> list[GroupPause]:
@@ -301,3 +310,12 @@ class AsyncAdmin(ClosableClient):
 
     async def _call(self, method: str, request: Any) -> Any:
         return await repeated(lambda left_s: self._connection.call(method, request, left_s), self._timeout)
+
+
+def _set_end(
+    request: consumer_pb2.PauseGroupRequest | gateway_pb2.PauseTopicRequest, until: datetime | Length | None
+) -> None:
+    if isinstance(until, datetime):
+        request.until_ms = at_ms(until)
+    elif until is not None:
+        request.for_ms = delay_ms(until, "until")

@@ -24,6 +24,8 @@ class Topic:
     created_at: datetime
     type: str = "any"
     """The type of its messages, as given to `create_topic`."""
+    pause: "GroupPause | None" = None
+    """Set if its deliveries to all groups are paused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +150,15 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupPause:
-    """A pause of a group: its receivers get nothing."""
+    """A pause of a group, or of a topic for all groups: receivers get nothing."""
 
     topic: str
     """Empty: all topics."""
     since: datetime
     until: datetime | None
     """None: until it is resumed."""
+    all_groups: bool = False
+    """Whether `pause_topic` set it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,19 +236,31 @@ def topic_type(name: str) -> Any:
     return _TYPES[name]
 
 
-def topic_of(topic: gateway_pb2.Topic) -> Topic:
+def topic_of(topic: gateway_pb2.Topic, pause: consumer_pb2.GroupPause | None = None) -> Topic:
     max_delay = timedelta(milliseconds=topic.max_delay_ms) if topic.max_delay_ms else None
     kind = _NAMES.get(topic.message_type, "any")
-    return Topic(topic.name, topic.queue_count, max_delay, moment(topic.created_at_ms), kind)
+    return Topic(
+        topic.name,
+        topic.queue_count,
+        max_delay,
+        moment(topic.created_at_ms),
+        kind,
+        None if pause is None else _pause(pause),
+    )
 
 
 def lite_topics_of(answer: gateway_pb2.ListLiteTopicsResponse, group: str) -> list[LiteTopic]:
     return [LiteTopic(one.name, one.message_count, one.unread_count if group else None) for one in answer.lite_topics]
 
 
+def topics_of(answer: gateway_pb2.ListTopicsResponse) -> list[Topic]:
+    pauses = {pause.topic: pause for pause in answer.pauses}
+    return [topic_of(topic, pauses.get(topic.name)) for topic in answer.topics]
+
+
 def topic_description_of(described: gateway_pb2.TopicDescription) -> TopicDescription:
     queues = [TopicQueue(one.queue, one.shard, one.min_offset, one.max_offset) for one in described.queues]
-    return TopicDescription(topic_of(described.topic), queues)
+    return TopicDescription(topic_of(described.topic, described.pause if described.HasField("pause") else None), queues)
 
 
 def deleted_topic_of(answer: gateway_pb2.DeleteTopicResponse) -> DeletedTopic:
@@ -285,7 +301,11 @@ def group_description_of(described: consumer_pb2.GroupDescription) -> GroupDescr
 
 
 def pauses_of(pauses: Iterable[consumer_pb2.GroupPause]) -> list[GroupPause]:
-    return [GroupPause(one.topic, moment(one.since_ms), _moment(one.until_ms)) for one in pauses]
+    return [_pause(one) for one in pauses]
+
+
+def _pause(one: consumer_pb2.GroupPause) -> GroupPause:
+    return GroupPause(one.topic, moment(one.since_ms), _moment(one.until_ms), one.all_groups)
 
 
 def lanes_of(answer: gateway_pb2.ListLanesResponse) -> Lanes:

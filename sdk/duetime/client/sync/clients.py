@@ -973,7 +973,7 @@ class Admin(SyncClient):
         self._client = AsyncAdmin(server, timeout=timeout, token=token, tls=tls)
 
     def topics(self) -> list[Topic]:
-        """Lists the topics, by name."""
+        """Lists the topics, by name. Pauses of shards that do not answer are missing."""
         return background.run(self._client.topics())
 
     def topic(self, name: str) -> TopicDescription:
@@ -1026,6 +1026,17 @@ class Admin(SyncClient):
             Unavailable: a shard does not answer; the deletion may be in progress. The same call continues it.
         """
         return background.run(self._client.delete_topic(name, force=force, dry_run=dry_run))
+
+    def pause_topic(self, name: str, *, until: datetime | Length | None = None) -> GroupPause:
+        """Pauses the deliveries of a topic to all groups, until the pause ends. Sends are not affected.
+
+        Otherwise as `pause_group`, with `resume_topic`.
+        """
+        return background.run(self._client.pause_topic(name, until=until))
+
+    def resume_topic(self, name: str) -> None:
+        """Ends the pause of a topic; pauses of single groups remain. Raises: as `pause_topic`."""
+        background.run(self._client.resume_topic(name))
 
     def groups(self) -> list[Group]:
         """Lists the consumer groups, by name."""

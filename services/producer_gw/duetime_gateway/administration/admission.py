@@ -12,6 +12,8 @@ from duetime_format.errors import within
 
 from duetime_gateway.rules import INT64_MAX, group_read_violations
 
+PauseRequest = consumer_pb2.PauseGroupRequest | consumer_pb2.ResumeGroupRequest
+
 
 def check_new_group(group: consumer_pb2.Group) -> None:
     """See the module."""
@@ -55,7 +57,7 @@ def check_declared(request: consumer_pb2.DeclareGroupLimitsRequest) -> None:
     refuse(found)
 
 
-def check_pause(request: consumer_pb2.PauseGroupRequest | consumer_pb2.ResumeGroupRequest) -> None:
+def check_pause(request: PauseRequest) -> None:
     """See the module. The shards judge the end of a pause: their clocks count."""
     found = list(group_violations("name", request.name))
     if request.topic:

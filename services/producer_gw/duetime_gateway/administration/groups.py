@@ -1,7 +1,7 @@
 """Administers groups: their settings in the metadata database and their offsets in the shards."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from duetime.v1 import consumer_pb2, store_pb2
 from duetime_core.clock import Clock
@@ -10,6 +10,7 @@ from duetime_core.metadata import GroupTable
 from duetime_format.names import is_group_topic
 
 from duetime_gateway.administration.admission import (
+    PauseRequest,
     check_declared,
     check_limit,
     check_new_group,
@@ -17,6 +18,7 @@ from duetime_gateway.administration.admission import (
     check_reset,
     check_update_group,
 )
+from duetime_gateway.administration.pauses import DeliveryPauses, joined
 from duetime_gateway.answers import raise_first
 from duetime_gateway.routing.places import QueueLocator, place_of
 from duetime_gateway.rules import check_group
@@ -35,6 +37,7 @@ class ConsumerGroups:
         self._places = places
         self._shards = shards
         self._clock = clock
+        self._pauses = DeliveryPauses(places, shards)
 
     async def create(self, group: consumer_pb2.Group, owner: str) -> consumer_pb2.Group:
         """Raises: DueTimeError: bad fields, the group exists with other settings, or the database does not answer."""
@@ -122,7 +125,7 @@ class ConsumerGroups:
             dues = [one for one in (description.next_retry_at_ms, answer.next_retry_at_ms) if one]
             description.next_retry_at_ms = min(dues, default=0)
         answers = [answer for answer in found.values() if answer is not None]
-        description.pauses.extend(_joined(pause for answer in answers for pause in answer.pauses))
+        description.pauses.extend(joined(pause for answer in answers for pause in answer.pauses))
         await self._renumber(queues)
         description.queues.extend(sorted(queues, key=lambda one: (is_group_topic(one.topic), one.topic, one.queue)))
         latest = sorted(members.values(), key=lambda one: -one.seen_at_ms)
@@ -186,29 +189,11 @@ class ConsumerGroups:
         queues = sorted((queue for answer in answers for queue in answer.queues), key=lambda one: one.queue)
         return consumer_pb2.ResetGroupResponse(queues=queues)
 
-    async def pause(self, request: consumer_pb2.PauseGroupRequest) -> consumer_pb2.GroupPauses:
-        """Pauses a group on all shards, and returns its pauses. After an error some shards may have done it; it is safe
-        to retry.
-
-        Raises:
-            DueTimeError: bad fields, no such group or topic, or an error of a shard.
-        """
-        return await self._set_paused("PauseGroup", request)
-
-    async def resume(self, request: consumer_pb2.ResumeGroupRequest) -> consumer_pb2.GroupPauses:
-        """As `pause`."""
-        return await self._set_paused("ResumeGroup", request)
-
-    async def _set_paused(
-        self, call: str, request: consumer_pb2.PauseGroupRequest | consumer_pb2.ResumeGroupRequest
-    ) -> consumer_pb2.GroupPauses:
+    async def change_pause(self, request: PauseRequest) -> consumer_pb2.GroupPauses:
+        """Pauses or resumes a group: see `DeliveryPauses.change`. Raises: DueTimeError: as there, or no such group."""
         check_pause(request)
         await self._groups.get(request.name)
-        if request.topic and call == "PauseGroup":
-            await self._places.of(request.topic)
-        asked = (shard.store.ask(call, request) for shard in self._shards.all())
-        answers = raise_first(await asyncio.gather(*asked, return_exceptions=True))
-        return consumer_pb2.GroupPauses(pauses=_joined(pause for answer in answers for pause in answer.pauses))
+        return await self._pauses.change(request)
 
     async def delete(self, request: consumer_pb2.DeleteGroupRequest) -> None:
         """Deletes a group. Idempotent: also if some shards have already deleted it.
@@ -241,13 +226,3 @@ def _check_unordered(group: consumer_pb2.Group) -> None:
     if group.ordered:
         text = f"group {group.name} is ordered: one lease for each queue is its only limit by key"
         raise FailedPrecondition(text, reason="GROUP_ORDERED")
-
-
-def _joined(pauses: Iterable[consumer_pb2.GroupPause]) -> list[consumer_pb2.GroupPause]:
-    """The pauses of several shards, by topic: their earliest starts and latest ends."""
-    found: dict[str, consumer_pb2.GroupPause] = {}
-    for pause in pauses:
-        known = found.setdefault(pause.topic, pause)
-        known.since_ms = min(known.since_ms, pause.since_ms)
-        known.until_ms = max(known.until_ms, pause.until_ms) if known.until_ms and pause.until_ms else 0
-    return [pause for _, pause in sorted(found.items())]

@@ -8,6 +8,7 @@ from duetime_core.errors import NotFound
 from duetime_format.names import is_group_topic
 
 from duetime_gateway.administration.groups import ConsumerGroups
+from duetime_gateway.administration.pauses import DeliveryPauses
 from duetime_gateway.answers import raise_first
 from duetime_gateway.routing.places import QueueBounds, QueueLocator
 from duetime_gateway.shards.shards import Shards
@@ -20,6 +21,7 @@ class GroupWork:
         self._groups = groups
         self._places = places
         self._shards = shards
+        self._pauses = DeliveryPauses(places, shards)
         self._timeout_ms = timeout_ms
 
     async def count(self, name: str, topics: Collection[str]) -> tuple[int, Sequence[int]]:
@@ -49,6 +51,8 @@ class GroupWork:
     async def _unread(self, group: consumer_pb2.GroupDescription, topic: str, is_named: bool) -> int:
         """Messages of the topic in queues without an offset of the group."""
         try:
+            if await self._pauses.of_topic(topic):
+                return 0
             queues = (await self._places.describe(topic)).queues
         except NotFound:
             if is_named:

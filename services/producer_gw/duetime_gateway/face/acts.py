@@ -12,7 +12,9 @@ from duetime_format import rates
 _DRY = " (dry run)"
 
 
-def _topic(request: gateway_pb2.CreateTopicRequest) -> str:
+def _topic(
+    request: gateway_pb2.CreateTopicRequest | gateway_pb2.PauseTopicRequest | gateway_pb2.ResumeTopicRequest,
+) -> str:
     return f"topic {request.name}"
 
 
@@ -100,6 +102,8 @@ def _webhook(
 _GATEWAY: Mapping[str, Act | None] = {
     "CreateTopic": Act(gateway_pb2.CreateTopicRequest, _topic),
     "DeleteTopic": Act(gateway_pb2.DeleteTopicRequest, _deleted_topic),
+    "PauseTopic": Act(gateway_pb2.PauseTopicRequest, _topic),
+    "ResumeTopic": Act(gateway_pb2.ResumeTopicRequest, _topic),
     "CreateGroup": Act(consumer_pb2.CreateGroupRequest, _new_group),
     "UpdateGroup": Act(consumer_pb2.UpdateGroupRequest, _group),
     "DeleteGroup": Act(consumer_pb2.DeleteGroupRequest, _group),

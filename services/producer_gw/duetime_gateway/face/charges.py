@@ -57,6 +57,7 @@ CHARGES: Mapping[str, Rate] = {
     **dict.fromkeys(("CreateTopic", "CreateGroup"), MADE),
     **dict.fromkeys(("DeleteTopic", "UpdateGroup", "ResetGroup", "DeleteGroup", "CommitOffsets"), RECORD),
     **dict.fromkeys(("PauseGroup", "ResumeGroup", "LimitGroup", "DeclareGroupLimits"), RECORD),
+    **dict.fromkeys(("PauseTopic", "ResumeTopic"), RECORD),
     **dict.fromkeys(("Receive", "ReceiveStream", "Ack", "ChangeInvisible"), RECORD),
     **dict.fromkeys(("EndTransaction", "WatchTransactions", "Cancel", "CancelMatching"), RECORD),
     **dict.fromkeys(("PauseSchedule", "ResumeSchedule", "DeleteSchedule"), RECORD),

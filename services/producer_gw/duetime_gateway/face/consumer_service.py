@@ -126,10 +126,10 @@ class ConsumerService:
         return await self._groups.declare(request, sharer(context.peer()))
 
     async def pause_group(self, request: pb.PauseGroupRequest, context: Context) -> pb.GroupPauses:
-        return await self._groups.pause(request)
+        return await self._groups.change_pause(request)
 
     async def resume_group(self, request: pb.ResumeGroupRequest, context: Context) -> pb.GroupPauses:
-        return await self._groups.resume(request)
+        return await self._groups.change_pause(request)
 
     async def delete_group(self, request: pb.DeleteGroupRequest, context: Context) -> pb.DeleteGroupResponse:
         await self._groups.delete(request)

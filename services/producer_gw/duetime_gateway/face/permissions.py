@@ -143,6 +143,8 @@ _GATEWAY = {
     "DiscardDeadLetters": _dead_letters(consumer_pb2.DiscardRequest),
     "CreateTopic": Rule(needs=(_topic(MANAGE, _its_name),)),
     "DeleteTopic": Rule(needs=(_topic(MANAGE, _its_name),)),
+    "PauseTopic": Rule(needs=(_topic(MANAGE, _its_name),)),
+    "ResumeTopic": Rule(needs=(_topic(MANAGE, _its_name),)),
     "DescribeTopic": Rule(needs=(_topic(ANY_RIGHT, _its_name),)),
     "ListTopics": _ANY_USER,
     "ListLiteTopics": Rule(needs=(_topic(ANY_RIGHT, _its_topic), _group(ANY_RIGHT, _its_group_if_named))),

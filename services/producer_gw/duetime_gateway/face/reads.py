@@ -101,10 +101,12 @@ def topic_message(info: TopicInfo) -> gateway_pb2.Topic:
     return gateway_pb2.Topic(**info._asdict())
 
 
-def description_message(described: TopicOverview) -> gateway_pb2.TopicDescription:
-    """A topic with the bounds of its queues."""
+def description_message(
+    described: TopicOverview, pause: consumer_pb2.GroupPause | None
+) -> gateway_pb2.TopicDescription:
+    """A topic with the bounds of its queues, and its pause for all groups."""
     queues = [gateway_pb2.QueueDescription(**bounds._asdict()) for bounds in described.queues]
-    return gateway_pb2.TopicDescription(topic=topic_message(described.info), queues=queues)
+    return gateway_pb2.TopicDescription(topic=topic_message(described.info), queues=queues, pause=pause)
 
 
 def route_message(topic: str, places: Mapping[int, tuple[int, int]]) -> gateway_pb2.Route:

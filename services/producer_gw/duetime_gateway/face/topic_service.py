@@ -3,7 +3,7 @@
 from typing import Any
 
 import grpc
-from duetime.v1 import gateway_pb2
+from duetime.v1 import consumer_pb2, gateway_pb2
 from duetime_core.access.callers import sharer
 from duetime_core.errors import refuse
 from duetime_format.errors import within
@@ -11,6 +11,7 @@ from duetime_format.limits import LITE_PAGE_COUNT, LITE_PAGE_COUNT_MAX
 
 from duetime_gateway.access import permit
 from duetime_gateway.access.grants import ANY_RIGHT, Kind
+from duetime_gateway.administration.pauses import DeliveryPauses
 from duetime_gateway.deleting import TopicDeletion
 from duetime_gateway.face.callers import Context
 from duetime_gateway.face.reads import description_message, route_message, topic_message
@@ -22,8 +23,11 @@ from duetime_gateway.rules import check_group, check_group_reads, check_topic
 class TopicService:
     """Part of duetime.v1.Gateway; proto/duetime/v1/gateway.proto documents each call."""
 
-    def __init__(self, topics: TopicRegistry, deletion: TopicDeletion, places: QueueLocator) -> None:
+    def __init__(
+        self, topics: TopicRegistry, deletion: TopicDeletion, places: QueueLocator, pauses: DeliveryPauses
+    ) -> None:
         self._topics = topics
+        self._pauses = pauses
         self._deletion = deletion
         self._places = places
 
@@ -44,6 +48,12 @@ class TopicService:
             "ListLiteTopics": unary(
                 self.list_lite_topics, pb.ListLiteTopicsRequest.FromString, pb.ListLiteTopicsResponse.SerializeToString
             ),
+            "PauseTopic": unary(
+                self.change_pause, pb.PauseTopicRequest.FromString, consumer_pb2.GroupPauses.SerializeToString
+            ),
+            "ResumeTopic": unary(
+                self.change_pause, pb.ResumeTopicRequest.FromString, consumer_pb2.GroupPauses.SerializeToString
+            ),
             "GetRoute": unary(self.get_route, pb.GetRouteRequest.FromString, pb.Route.SerializeToString),
         }
 
@@ -60,7 +70,8 @@ class TopicService:
         self, request: gateway_pb2.DescribeTopicRequest, context: Context
     ) -> gateway_pb2.TopicDescription:
         check_topic("name", request.name)
-        return description_message(await self._places.describe(request.name))
+        described = await self._places.describe(request.name)
+        return description_message(described, await self._pauses.of_topic(request.name))
 
     async def list_lite_topics(
         self, request: gateway_pb2.ListLiteTopicsRequest, context: Context
@@ -78,7 +89,17 @@ class TopicService:
     ) -> gateway_pb2.ListTopicsResponse:
         access = permit.current()
         infos = [info for info in await self._topics.list() if access.may(ANY_RIGHT, Kind.TOPIC, info.name)]
-        return gateway_pb2.ListTopicsResponse(topics=map(topic_message, infos))
+        pauses, missing = await self._pauses.of_topics()
+        return gateway_pb2.ListTopicsResponse(
+            topics=map(topic_message, infos),
+            pauses=[pauses[info.name] for info in infos if info.name in pauses],
+            unreachable_shards=missing,
+        )
+
+    async def change_pause(
+        self, request: gateway_pb2.PauseTopicRequest | gateway_pb2.ResumeTopicRequest, context: Context
+    ) -> consumer_pb2.GroupPauses:
+        return await self._pauses.change_topic(request)
 
     async def get_route(self, request: gateway_pb2.GetRouteRequest, context: Context) -> gateway_pb2.Route:
         check_topic("topic", request.topic)

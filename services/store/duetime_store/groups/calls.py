@@ -220,8 +220,10 @@ class GroupCalls:
         )
 
     async def describe(self, group: str) -> consumer_pb2.GroupDescription:
+        if not group:
+            return consumer_pb2.GroupDescription(pauses=self.gates.pauses.of(""))
         found = await self.admin.describe(group)
-        found.pauses.extend(self.gates.pauses.of(group))
+        found.pauses.extend(self.gates.pauses.of(group, {queue.topic for queue in found.queues}))
         return found
 
     async def reset(self, request: consumer_pb2.ResetGroupRequest) -> consumer_pb2.ResetGroupResponse:

@@ -59,16 +59,28 @@ class GroupCollector(Collector):
 class GateCollector(Collector):
     """Groups with a pause, and those with limits."""
 
-    def __init__(self, gates: DeliveryGates) -> None:
+    def __init__(self, gates: DeliveryGates, groups: GroupRegistry) -> None:
         self._gates = gates
+        self._groups = groups
 
     def collect(self) -> Iterable[Metric]:
         paused = GaugeMetricFamily(
             "duetime_store_group_paused", "1: the group is paused, in all its topics or in one", labels=["group"]
         )
-        for group in sorted({group for group, _ in self._gates.pauses.all()}):
+        pauses = self._gates.pauses.all()
+        stopped = {topic for group, topic in pauses if not group}
+        # The list is made at once: this is another thread.
+        keys = list(self._groups.progress.places) if stopped else ()
+        receiving = {key.group for key in keys if key.topic in stopped}
+        for group in sorted(receiving.union(group for group, _ in pauses if group)):
             paused.add_metric([group], 1)
         yield paused
+        topics = GaugeMetricFamily(
+            "duetime_store_topic_paused", "1: deliveries of the topic to all groups are paused", labels=["topic"]
+        )
+        for topic in sorted(stopped):
+            topics.add_metric([topic], 1)
+        yield topics
         parked = GaugeMetricFamily(
             "duetime_store_group_parked_messages",
             "Messages that wait for others of their sharding key",

@@ -1,14 +1,15 @@
-"""Pauses of groups: config/duetimePauses.json. A paused group, or topic of a group, receives nothing.
+"""Pauses of groups and topics: config/duetimePauses.json. A paused group, or topic of a group, receives nothing.
 
     {"pauses": [{"group": "billing", "topic": "orders", "sinceMs": 1700000000000, "untilMs": 1700003600000}, ...]}
 
-`topic` empty: all topics of the group. `untilMs` 0: until it is resumed. The file is replaced with each change, durable
-when a call returns. A fetch checks the pause in its own step, so a group receives nothing once its pause is answered.
+`topic` empty: all topics of the group. `group` empty: all groups, in one topic. `untilMs` 0: until it is resumed. The
+file is replaced with each change, durable when a call returns. A fetch checks the pause in its own step, so a group
+receives nothing once its pause is answered.
 Leases from before stay valid: they can be acknowledged, renewed and returned.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import structlog
@@ -53,7 +54,8 @@ class Pause(NamedTuple):
         return not self.until_ms or now_ms < self.until_ms
 
 
-# Keys: group and topic; an empty topic means the whole group.
+PauseRequest = consumer_pb2.PauseGroupRequest | consumer_pb2.ResumeGroupRequest
+# Keys: group and topic; an empty topic means the whole group, an empty group means all groups.
 Pauses = Mapping[tuple[str, str], Pause]
 
 
@@ -97,17 +99,18 @@ class GroupPauses:
 
     def _lasting(self, group: str, topic: str) -> list[Pause]:
         now_ms, get = self._clock.now_ms(), self._pauses.get
-        found = [pause for key in ((group, ""), (group, topic)) if (pause := get(key)) is not None]
+        found = [pause for key in ((group, ""), (group, topic), ("", topic)) if (pause := get(key)) is not None]
         return [pause for pause in found if pause.lasts(now_ms)]
 
     # --- operators --------------------------------------------------------------------------------------------------
 
-    def of(self, group: str) -> list[consumer_pb2.GroupPause]:
-        """The pauses of a group, by topic."""
+    def of(self, group: str, topics: Container[str] = ()) -> list[consumer_pb2.GroupPause]:
+        """The pauses of a group, and those of these topics for all groups, by topic. Without a group: of all topics for
+        all groups."""
         return [
-            consumer_pb2.GroupPause(topic=topic, since_ms=pause.since_ms, until_ms=pause.until_ms)
-            for (name, topic), pause in sorted(self.all().items())
-            if name == group
+            consumer_pb2.GroupPause(topic=topic, since_ms=pause.since_ms, until_ms=pause.until_ms, all_groups=not name)
+            for (name, topic), pause in sorted(self.all().items(), key=lambda one: (one[0][1], one[0][0]))
+            if name == group or (not name and topic in topics)
         ]
 
     def all(self) -> Pauses:
@@ -116,14 +119,15 @@ class GroupPauses:
         return {key: pause for key, pause in self._pauses.items() if pause.lasts(now_ms)}
 
     async def pause(self, request: consumer_pb2.PauseGroupRequest) -> consumer_pb2.GroupPauses:
-        """Effective and durable on return; replaces an earlier pause of the same topic, or of the whole group.
+        """Effective and durable on return; replaces an earlier pause of the same topic, or of the whole group. Without
+        a name: of the topic for all groups.
 
         Raises:
             InvalidArgument: a field is wrong, or the end is not in the future.
             PausesExhausted: there are too many.
             DiskFull, Unavailable: it was not written, and nothing has changed.
         """
-        check_group(request.name)
+        _check_names(request)
         refuse(within("for_ms", request.for_ms, 0, DELAY_MS_MAX))
         now_ms, until_ms = self._clock.now_ms(), request.until_ms
         if request.WhichOneof("end") == "for_ms":
@@ -136,16 +140,20 @@ class GroupPauses:
         since_ms = known[key].since_ms if key in known else now_ms
         await self._change({key: Pause(since_ms, until_ms)})
         log.info("group is paused", group=request.name, topic=request.topic, until_ms=until_ms)
-        return consumer_pb2.GroupPauses(pauses=self.of(request.name))
+        return self._answer(request)
 
     async def resume(self, request: consumer_pb2.ResumeGroupRequest) -> consumer_pb2.GroupPauses:
         """As `pause`. Without a topic all pauses of the group end."""
-        check_group(request.name)
+        _check_names(request)
         ended = [key for key in self._pauses if key[0] == request.name and request.topic in ("", key[1])]
         if ended:
             await self._change(dict.fromkeys(ended))
             log.info("group is resumed", group=request.name, topic=request.topic)
-        return consumer_pb2.GroupPauses(pauses=self.of(request.name))
+        return self._answer(request)
+
+    def _answer(self, request: PauseRequest) -> consumer_pb2.GroupPauses:
+        found = self.of(request.name)
+        return consumer_pb2.GroupPauses(pauses=[one for one in found if request.name or one.topic == request.topic])
 
     async def forget(self, group: str) -> None:
         """Ends the pauses of a deleted group."""
@@ -194,9 +202,15 @@ class GroupPauses:
         configs.write(directory.disk, directory.config, FILE, {"pauses": rows})
 
 
+def _check_names(request: PauseRequest) -> None:
+    """Raises: InvalidArgument."""
+    if request.name or not request.topic:
+        check_group(request.name)
+
+
 def _check_new(known: Pauses, key: tuple[str, str]) -> None:
     """Raises: PausesExhausted."""
-    of_group = sum(group == key[0] for group, _ in known)
+    of_group = sum(group == key[0] for group, _ in known) if key[0] else 0
     for count, limit, owner in ((of_group, GROUP_PAUSES_MAX, key[0]), (len(known), SHARD_PAUSES_MAX, "the shard")):
         if key not in known and count >= limit:
             raise PausesExhausted(f"{owner} has {count} pauses; the limit is {limit}: resume some, or pause all topics")
