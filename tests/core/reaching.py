@@ -14,6 +14,8 @@ from duetime_core.rpc.serving import Server, make_channel
 from duetime_core.within.channel import Channel
 from duetime_core.within.places import places
 
+from tests import fronts
+
 DEADLINE_S = 60.0
 MIB = 1024 * 1024
 KINDS = ["Unary", "UnaryStream", "Stream"]
@@ -97,7 +99,7 @@ class Served:
         """Starts the server, or another one in its place."""
         if options or self.server.port:
             self.server = self.make_server(**options)
-        await self.server.start("127.0.0.1", self._port)
+        await self.server.start("127.0.0.1", self._port, front=fronts.current())
 
     def method(self, kind: str, channel: grpc.aio.Channel | None = None) -> Any:
         maker = {"Unary": "unary_unary", "UnaryStream": "unary_stream", "Stream": "stream_stream"}

@@ -44,7 +44,7 @@ class SampleNode:
             raise StartupError("the table is missing")
         if self._settings.fail == "values":
             await self._fail_with_values()
-        await self._server.start(self._settings.host, self._settings.port)
+        await self._server.start(self._settings.host, self._settings.port, front=self._settings.front)
 
     async def _fail_with_values(self) -> None:
         """A task that nobody awaits, a callback, and itself, with a value in the texts of their exceptions."""

@@ -19,6 +19,10 @@ from duetime_core.rpc.border import BorderParts
 from duetime_core.rpc.serving import Server, make_channel
 from duetime_core.testing import FakeClock
 
+from tests import fronts
+
+pytestmark = fronts.both
+
 SECRET = "a-secret-of-the-cluster"
 LANE = scheduler_pb2.LaneRequest(shard=0, level=3)
 
@@ -88,7 +92,7 @@ class Served:
                 await self.audit.changed.wait()
 
     async def __aenter__(self) -> "Served":
-        await self.server.start("127.0.0.1", 0)
+        await self.server.start("127.0.0.1", 0, front=fronts.current())
         self.channel = make_channel(f"127.0.0.1:{self.server.port}")
         return self
 

@@ -22,6 +22,10 @@ from duetime_core.rpc.serving import Server
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+from tests import fronts
+
+pytestmark = fronts.both
+
 SECRET = "s3cret-of-the-cluster"
 OTHER = "another-secret-altogether"
 INNER = ["duetime.v1.Store", "duetime.v1.Scheduler", "duetime.v1.Retry"]
@@ -138,7 +142,7 @@ async def serving(secret: ClusterSecret) -> AsyncIterator[tuple[_Inner, str]]:
     inner, server = _Inner(), Server([], 8, credentials=ClusterCredentials(secret))
     store_pb2_grpc.add_StoreServicer_to_server(inner, server.grpc)  # type: ignore[no-untyped-call]
     scheduler_pb2_grpc.add_SchedulerServicer_to_server(inner, server.grpc)  # type: ignore[no-untyped-call]
-    await server.start("127.0.0.1", 0)
+    await server.start("127.0.0.1", 0, front=fronts.current())
     try:
         yield inner, f"127.0.0.1:{server.port}"
     finally:

@@ -19,6 +19,10 @@ from google.rpc import error_details_pb2, status_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests import fronts
+
+pytestmark = fronts.both
+
 REASON = "NO_ANSWER"
 codes = st.sampled_from([code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
 
@@ -125,7 +129,7 @@ async def answering(answer: bytes) -> AsyncIterator[grpc.aio.Channel]:
     server = Server([], 10)
     handlers = {"Describe": grpc.unary_unary_rpc_method_handler(describe)}
     server.grpc.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("duetime.v1.Store", handlers)])
-    await server.start("127.0.0.1", 0)
+    await server.start("127.0.0.1", 0, front=fronts.current())
     try:
         async with make_channel(f"127.0.0.1:{server.port}") as channel:
             yield channel

@@ -29,9 +29,12 @@ from duetime_core.rpc.channels import make_blocking_channel, make_channel
 from duetime_core.rpc.serving import Server
 from prometheus_client import CollectorRegistry
 
+from tests import fronts
 from tests.certified import DAY, Certified, credentials_of
 from tests.core.sample_node import SampleSettings
 from tests.core.test_node import Process
+
+pytestmark = fronts.both
 
 DEADLINE_S = 60.0
 
@@ -63,7 +66,7 @@ class _Store(store_pb2_grpc.StoreServicer):
 async def serving(credentials: ClusterCredentials, *, asked: bool = True, **ports: int) -> AsyncIterator[Server]:
     server = Server([], 100, credentials=credentials, asked=asked)
     store_pb2_grpc.add_StoreServicer_to_server(_Store(), server.grpc)  # type: ignore[no-untyped-call]
-    await server.start("127.0.0.1", 0, **ports)
+    await server.start("127.0.0.1", 0, **ports, front=fronts.current())
     try:
         yield server
     finally:

@@ -11,8 +11,11 @@ from duetime_core.limits.shedding import ConnectionShedder
 from duetime_core.rpc.serving import METADATA_BYTES_MAX, PROBES_IN_FLIGHT_MAX
 from duetime_core.testing import FakeClock
 
+from tests import fronts
 from tests.core.test_traffic import DEADLINE_S, Served, serving
 from tests.hostile.raw import HEADERS, PING, SETTINGS, Raw, call, frame, request
+
+pytestmark = fronts.both
 
 CONTINUATION, RST_STREAM = 9, 3
 MIB = 1024 * 1024

@@ -6,6 +6,10 @@ import pytest
 from duetime_core.health import main
 from duetime_core.rpc.serving import Server
 
+from tests import fronts
+
+pytestmark = fronts.both
+
 
 async def ask(*arguments: str) -> int:
     return await asyncio.to_thread(main, list(arguments))
@@ -13,7 +17,7 @@ async def ask(*arguments: str) -> int:
 
 async def test_health_check_follows_the_process(capsys: pytest.CaptureFixture[str]) -> None:
     server = Server(["sample"], calls_in_flight_max=8)
-    await server.start("127.0.0.1", 0)
+    await server.start("127.0.0.1", 0, front=fronts.current())
     address = f"127.0.0.1:{server.port}"
     try:
         assert await ask(address) == 0

@@ -12,6 +12,10 @@ from duetime_core.rpc.serving import Server, make_channel
 from duetime_core.telemetry.meter import CALL_BUCKETS_S, MethodMeter, export_process
 from prometheus_client import CollectorRegistry, generate_latest
 
+from tests import fronts
+
+pytestmark = fronts.both
+
 SERVICE = "duetime.v1.Gateway"
 
 
@@ -41,7 +45,7 @@ async def registry_and_channel() -> AsyncIterator[tuple[CollectorRegistry, grpc.
         "Stream": grpc.unary_stream_rpc_method_handler(stream),
     }
     server.grpc.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-    await server.start("127.0.0.1", 0)
+    await server.start("127.0.0.1", 0, front=fronts.current())
     async with make_channel(f"127.0.0.1:{server.port}") as channel:
         yield registry, channel
     await server.stop(0)

@@ -150,8 +150,8 @@ def test_servers_and_channels_are_made_in_one_place_each() -> None:
                 for call in ("insecure_channel(", "secure_channel(", "aio.server(", "grpc.server(", "_port(address"):
                     if call in path.read_text():
                         made.setdefault(call, []).append(path.name)
-    assert made["aio.server("] == ["serving.py"]
-    assert made["_port(address"] == ["listening.py"]
+    assert made["aio.server("] == ["fronts.py"]
+    assert made["_port(address"] == ["fronts.py"]
     assert "grpc.server(" not in made
     # One of the cluster's processes, one of the SDK; those that follow certificates are the same for both.
     assert made["insecure_channel("] == ["channels.py", "connection.py"]

@@ -19,6 +19,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_status import rpc_status
 
+from tests import fronts
+
+pytestmark = fronts.both
+
 SERVICE = "duetime.v1.Gateway"
 
 
@@ -86,7 +90,7 @@ async def serving(
     }
     server.grpc.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, handlers)])
     try:
-        await server.start("127.0.0.1", 0)
+        await server.start("127.0.0.1", 0, front=fronts.current())
         async with make_channel(f"127.0.0.1:{server.port}") as channel:
             yield service, channel, server
     finally:
@@ -235,21 +239,21 @@ async def test_busy_port_is_refused() -> None:
     async with serving() as (_, _, server):
         second = Server([SERVICE], 1)
         with pytest.raises(StartupError, match=rf"cannot listen on 127.0.0.1:{server.port}: address already in use"):
-            await second.start("127.0.0.1", server.port)
+            await second.start("127.0.0.1", server.port, front=fronts.current())
         await second.stop(0)
 
 
 async def test_address_of_another_machine_is_refused() -> None:
     server = Server([SERVICE], 1)
     with pytest.raises(StartupError, match=r"cannot listen on 192.0.2.1:0: cannot assign requested address"):
-        await server.start("192.0.2.1", 0)
+        await server.start("192.0.2.1", 0, front=fronts.current())
     await server.stop(0)
 
 
 async def test_ipv6_is_listened_on() -> None:
     server = Server([SERVICE], 1)
     try:
-        await server.start("::1", 0)
+        await server.start("::1", 0, front=fronts.current())
     except StartupError:
         pytest.skip("this machine has no IPv6")
     finally:

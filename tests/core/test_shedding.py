@@ -6,7 +6,10 @@ import grpc
 from duetime_core.limits.shedding import NEVER_CHECKS, OTHERS_CHECKS, QUIET_CHECKS, ConnectionShedder
 from duetime_core.testing import FakeClock
 
+from tests import fronts
 from tests.core.test_traffic import DEADLINE_S, serving
+
+pytestmark = fronts.both
 
 
 async def test_connections_that_were_never_used_go_before_those_that_were() -> None:

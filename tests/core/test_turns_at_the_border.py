@@ -17,6 +17,10 @@ from duetime_core.rpc.serving import Server
 from duetime_core.testing import FakeClock
 from prometheus_client import CollectorRegistry
 
+from tests import fronts
+
+pytestmark = fronts.both
+
 DEADLINE_S = 60
 # Requests of alice that are in work at once beside others.
 MOST = WORK_BYTES // (REQUEST_COST + len(b"alice"))
@@ -71,7 +75,7 @@ class Held:
 @pytest.fixture
 async def held() -> AsyncIterator[Held]:
     one = Held()
-    await one.server.start("127.0.0.1", 0)
+    await one.server.start("127.0.0.1", 0, front=fronts.current())
     one.channel = make_channel(f"127.0.0.1:{one.server.port}")
     yield one
     await one.channel.close()

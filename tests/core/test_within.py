@@ -14,7 +14,10 @@ from duetime_core.rpc.calls import translate
 from duetime_core.rpc.serving import make_channel
 from duetime_format.limits import GRPC_MESSAGE_BYTES_MAX, REQUEST_BYTES_MAX
 
+from tests import fronts
 from tests.core.reaching import CANCELLED, DEADLINE_S, KINDS, MIB, Served, answers_of, failure, made, until
+
+pytestmark = fronts.both
 
 
 @pytest.fixture(params=["socket", "within"])

@@ -22,6 +22,7 @@ from duetime_core.access.credentials import ClusterCredentials
 from duetime_core.access.exposure import INSECURE_VARIABLE, NodeListener
 from duetime_core.errors import StartupError
 from duetime_core.limits.traffic import TrafficLimits
+from duetime_core.rpc.fronts import FrontKind
 from duetime_core.rpc.listening import NO_PORT
 from duetime_core.telemetry.secrets import masked
 
@@ -31,11 +32,13 @@ TRANSACTION_TIMEOUT_VARIABLE = "DUETIME_TRANSACTION_TIMEOUT_MS"
 # All three are set, or none.
 TLS_VARIABLES = {"cert": "DUETIME_TLS_CERT_FILE", "key": "DUETIME_TLS_KEY_FILE", "CA": "DUETIME_TLS_CA_FILE"}
 SPIFFE_PREFIX_VARIABLE = "DUETIME_TLS_SPIFFE_PREFIX"
+FRONT_VARIABLE = "DUETIME_FRONT"
 SHARED_VARIABLES = frozenset(
     {
         "DUETIME_DELAY_LEVELS",
         "DUETIME_LOG_LEVEL",
         "DUETIME_LOG_FORMAT",
+        FRONT_VARIABLE,
         CLUSTER_SECRET_VARIABLE,
         TRANSACTION_TIMEOUT_VARIABLE,
         INSECURE_VARIABLE,
@@ -50,6 +53,7 @@ SHARED_PREFIXES = (
     "DUETIME_TRANSACTION",
     "DUETIME_INSECURE",
     "DUETIME_TLS",
+    FRONT_VARIABLE,
 )
 # Used by commands outside the cluster's processes: a password does not belong on a command line.
 DATABASE_URL_VARIABLE = "DUETIME_DATABASE_URL"
@@ -132,6 +136,11 @@ def spiffe_prefix_of_all() -> str:
     return os.environ.get(SPIFFE_PREFIX_VARIABLE) or SPIFFE_PREFIX
 
 
+def front_of_all() -> Any:
+    """The value of DUETIME_FRONT, or the default."""
+    return os.environ.get(FRONT_VARIABLE) or FrontKind.GRPCIO
+
+
 def files_of(paths: Mapping[str, str]) -> PemFiles | None:
     """The files of a process's certificate, by kind; None: there are none.
 
@@ -190,6 +199,10 @@ class NodeSettings(BaseSettings):
         default_factory=spiffe_prefix_of_all,
         pattern="^spiffe://.+/$",
         description="text before the role in a certificate's URI; DUETIME_TLS_SPIFFE_PREFIX sets it for all",
+    )
+    front: FrontKind = Field(
+        default_factory=front_of_all,
+        description="the gRPC server: grpcio, or compiled, of the package duetime-front; DUETIME_FRONT sets it for all",
     )
     delay_levels: str = Field(
         default_factory=lambda: os.environ.get("DUETIME_DELAY_LEVELS", DEFAULT_DELAY_LEVELS),

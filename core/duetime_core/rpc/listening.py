@@ -1,6 +1,10 @@
 """Binds ports, with the TLS settings for clients."""
 
+from __future__ import annotations
+
 import socket
+from collections.abc import Iterable
+from typing import Protocol
 
 import grpc
 from duetime.tls import Pems
@@ -12,18 +16,39 @@ from duetime_core.errors import StartupError
 NO_PORT = -1
 
 
-def listen(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None) -> int:
+class Front(Protocol):
+    """Accepts connections, and passes their calls to handlers."""
+
+    def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None: ...
+
+    def listen(self, host: str, port: int, certificates: Certificates | None, *, asked: bool) -> int:
+        """Binds a port, with TLS if there are certificates, which `asked` requires of clients too. Returns its number.
+
+        Raises:
+            OSError, RuntimeError: the port is taken.
+            ValueError: the certificate cannot be used.
+        """
+        ...
+
+    async def start(self) -> None: ...
+
+    async def stop(self, drain_s: float) -> None:
+        """Returns when running calls have ended; those left after `drain_s` are cancelled."""
+        ...
+
+
+def listen(front: Front, host: str, port: int, certificates: Certificates | None, *, asked: bool) -> int:
     """Binds a port, before the server is started. Returns its number.
 
     Raises:
-        StartupError: the port is taken or the address is not this machine's.
+        StartupError: the port is taken, the address is not this machine's, or the certificate cannot be used.
     """
     address = address_of(host, port)
     try:
         _probe(host, port)
-        if credentials is None:
-            return server.add_insecure_port(address)
-        return server.add_secure_port(address, credentials)
+        return front.listen(host, port, certificates, asked=asked)
+    except ValueError as error:
+        raise StartupError(f"cannot listen on {address}: {error}") from error
     except (OSError, RuntimeError) as error:
         cause = error.strerror if isinstance(error, OSError) and error.strerror else "the port is in use"
         raise StartupError(f"cannot listen on {address}: {cause.lower()}") from error

@@ -16,45 +16,32 @@ from duetime_core.clock import SystemClock
 from duetime_core.limits.shedding import ConnectionShedder
 from duetime_core.limits.traffic import Traffic, TrafficLimits
 from duetime_core.rpc.border import BorderParts, ServerBorder, code_of, status_of
-from duetime_core.rpc.channels import CHANNEL_OPTIONS, MESSAGE_OPTIONS, make_channel
-from duetime_core.rpc.listening import NO_PORT, address_of, listen, server_credentials
+from duetime_core.rpc.channels import CHANNEL_OPTIONS, make_channel
+from duetime_core.rpc.fronts import METADATA_BYTES_MAX, SERVER_OPTIONS, FrontKind, make_front
+from duetime_core.rpc.listening import NO_PORT, Front, address_of, listen
 from duetime_core.rpc.probes import Health, Stuck, never_stuck
 from duetime_core.telemetry.meter import CallMeter
 from duetime_core.within.places import InProcessAddress, place_of
 from duetime_core.within.server import InProcessServer
 
-__all__ = ["CHANNEL_OPTIONS", "SERVER_OPTIONS", "Server", "code_of", "make_channel", "status_of"]
+__all__ = [
+    "CHANNEL_OPTIONS",
+    "METADATA_BYTES_MAX",
+    "SERVER_OPTIONS",
+    "FrontKind",
+    "Server",
+    "code_of",
+    "make_channel",
+    "status_of",
+]
 
-# Limit of the names and values of one call's metadata, plus 32 bytes for each.
-METADATA_BYTES_MAX = 32 * 1024
-SERVER_OPTIONS = (
-    *MESSAGE_OPTIONS,
-    # Without SO_REUSEPORT a second process on the same port fails instead of taking half of the calls.
-    ("grpc.so_reuseport", 0),
-    # Answer pings at any rate: gRPC's remedy, the end of the connection, costs more than the pings. Each ping read
-    # after the limit copies the errors of all earlier ones: 4,000 take 34 ms of processor time instead of 2. While many
-    # answers are unread, gRPC reads no more of a connection.
-    ("grpc.http2.max_ping_strikes", 0),
-    # Pings peers without running calls too: otherwise the loss of an idle peer is not detected.
-    ("grpc.keepalive_permit_without_calls", 1),
-    # Above the first limit a call may be rejected, above the second it is: RESOURCE_EXHAUSTED, before any handler runs.
-    ("grpc.max_metadata_size", METADATA_BYTES_MAX // 2),
-    ("grpc.absolute_max_metadata_size", METADATA_BYTES_MAX),
-    # Probing would grow windows to some MiB of unread requests. These hold most batches in one frame: the defaults
-    # without probing, windows of 64 KiB and frames of 16, cost 8 % more processor time per batch.
-    ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", 512 * 1024),
-    ("grpc.http2.max_frame_size", 1024 * 1024),
-    # Limits the time of a client that connects and sends nothing, and takes a descriptor (default 2 min).
-    ("grpc.server_handshake_timeout_ms", 5_000),
-    # Detects a lost or hanging peer (default 2 h): its calls end, and their bytes are freed.
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
-)
 # Limit of health and reflection calls, separate so that no other limit can block them.
 PROBES_IN_FLIGHT_MAX = 1_024
 # Connections to the plain port for health checks only.
 PROBE_CONNECTIONS_MAX = 256
+
+
+Handlers = list[grpc.GenericRpcHandler]
 
 
 class _BorderHandler(grpc.GenericRpcHandler):
@@ -78,16 +65,13 @@ class _BorderHandler(grpc.GenericRpcHandler):
 class _Registrar:
     """Replaces grpc.aio.Server where generated code adds servicers, and inserts the border."""
 
-    def __init__(self, server: grpc.aio.Server, added: list[grpc.GenericRpcHandler], border: ServerBorder) -> None:
-        """`added` also gets the handlers."""
-        self._server = server
+    def __init__(self, added: list[grpc.GenericRpcHandler], border: ServerBorder) -> None:
+        """`added` gets the handlers."""
         self._added = added
         self._border = border
 
     def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
-        bordered = [_BorderHandler(handler, self._border) for handler in handlers]
-        self._server.add_generic_rpc_handlers(bordered)
-        self._added += bordered
+        self._added += [_BorderHandler(handler, self._border) for handler in handlers]
 
     def add_registered_method_handlers(self, service_name: str, handlers: Any) -> None:
         """Ignores the same methods, passed again for servers that look them up by name; grpc.aio does not."""
@@ -116,25 +100,20 @@ class Server:
         all. `asked`: whether clients of the port must have a certificate, if the process has one."""
         parts = parts or BorderParts(Traffic(TrafficLimits(), registry))
         self._traffic, self._audit = parts.traffic, parts.audit
-        bounds = (
-            ("grpc.max_allowed_incoming_connections", self._traffic.connections_max),
-            # The limit makes gRPC also count streams opened and reset at once.
-            ("grpc.max_concurrent_streams", calls_in_flight_max + PROBES_IN_FLIGHT_MAX),
-        )
-        self._server = grpc.aio.server(options=(*SERVER_OPTIONS, *bounds))
+        self._streams_max = calls_in_flight_max + PROBES_IN_FLIGHT_MAX
         self._shedding = ConnectionShedder(self._traffic, SystemClock(), registry=registry)
         self._certificates, self._asked = credentials.certificates, asked
         callers = self._callers = credentials.callers()
         meter = CallMeter(calls_in_flight_max, registry)
         border = ServerBorder(calls_in_flight_max, meter, callers, parts)
         self._handlers: list[grpc.GenericRpcHandler] = []
-        self._registrar = _Registrar(self._server, self._handlers, border)
+        self._registrar = _Registrar(self._handlers, border)
         self.health = Health(list(service_names), stuck)
         self._stopping = asyncio.Event()
         unlimited = CallMeter(PROBES_IN_FLIGHT_MAX, None)
         public_parts = BorderParts(parts.traffic, parts.audit)
         self._probes = ServerBorder(PROBES_IN_FLIGHT_MAX, unlimited, callers, public_parts)
-        public = _Registrar(self._server, self._handlers, self._probes)
+        public = _Registrar(self._handlers, self._probes)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, public)
         names = (*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflected = reflection.aio.ReflectionServicer(names, descriptors)
@@ -142,7 +121,8 @@ class Server:
         self.port = 0
         # Ports of the listener that always requires certificates, and of the plain one for health checks only.
         self.certified_port = self.probe_port = NO_PORT
-        self._probe_server: grpc.aio.Server | None = None
+        # Accept calls by sockets.
+        self._fronts: list[Front] = []
         self._place: InProcessAddress | None = None
         self._within: InProcessServer | None = None
 
@@ -151,42 +131,57 @@ class Server:
         """The server for adding servicers, before `start`."""
         return cast("grpc.aio.Server", self._registrar)
 
-    async def start(self, host: str, port: int, *, certified_port: int = NO_PORT, probe_port: int = NO_PORT) -> None:
+    async def start(
+        self,
+        host: str,
+        port: int,
+        *,
+        certified_port: int = NO_PORT,
+        probe_port: int = NO_PORT,
+        front: FrontKind = FrontKind.GRPCIO,
+    ) -> None:
         """Accepts calls and reports SERVING.
 
         Raises:
-            StartupError: a port is taken or the address is not this machine's.
+            StartupError: a port is taken, the address is not this machine's, or the front is not installed.
         """
         self.port = port
         self._place = place_of(address_of(host, port))
         if self._place is None or self._place.listens:
-            await self._listen(host, port, certified_port)
+            await self._listen(front, host, port, certified_port)
         if probe_port != NO_PORT:
-            await self._listen_for_probes(host, probe_port)
+            await self._listen_for_probes(front, host, probe_port)
         if self._place is not None:
             self._within = InProcessServer(self._handlers)
             self._place.open(self._within)
         await self.report(serving=True)
 
-    async def _listen(self, host: str, port: int, certified_port: int) -> None:
+    async def _listen(self, kind: FrontKind, host: str, port: int, certified_port: int) -> None:
         certificates = self._certificates
         self._callers.asks = self._asked or certified_port != NO_PORT
-        credentials = server_credentials(certificates, asked=self._asked) if certificates is not None else None
-        self.port = listen(self._server, host, port, credentials)
+        most = self._traffic.connections_max
+        front = self._make_front(kind, self._handlers, connections_max=most, streams_max=self._streams_max)
+        self.port = listen(front, host, port, certificates, asked=self._asked)
         ports = [self.port]
         if certificates is not None and certified_port != NO_PORT:
-            asking = server_credentials(certificates, asked=True)
-            self.certified_port = listen(self._server, host, certified_port, asking)
+            self.certified_port = listen(front, host, certified_port, certificates, asked=True)
             ports.append(self.certified_port)
-        await self._server.start()
+        await front.start()
         self._shedding.start(*ports)
 
-    async def _listen_for_probes(self, host: str, port: int) -> None:
-        bound = ("grpc.max_allowed_incoming_connections", PROBE_CONNECTIONS_MAX)
-        server = self._probe_server = grpc.aio.server(options=(*SERVER_OPTIONS, bound))
-        health_pb2_grpc.add_HealthServicer_to_server(self.health, _Registrar(server, [], self._probes))
-        self.probe_port = listen(server, host, port, None)
-        await server.start()
+    async def _listen_for_probes(self, kind: FrontKind, host: str, port: int) -> None:
+        handlers: list[grpc.GenericRpcHandler] = []
+        health_pb2_grpc.add_HealthServicer_to_server(self.health, _Registrar(handlers, self._probes))
+        bounds = {"connections_max": PROBE_CONNECTIONS_MAX, "streams_max": PROBES_IN_FLIGHT_MAX}
+        front = self._make_front(kind, handlers, **bounds)
+        self.probe_port = listen(front, host, port, None, asked=False)
+        await front.start()
+
+    def _make_front(self, kind: FrontKind, handlers: Handlers, **bounds: int) -> Front:
+        front = make_front(kind, **bounds)
+        self._fronts.append(front)
+        front.add_generic_rpc_handlers(handlers)
+        return front
 
     async def report(self, *, serving: bool) -> None:
         """Sets the health of all services."""
@@ -197,9 +192,7 @@ class Server:
         await self.report(serving=False)
         if self._place is not None:
             self._place.close()
-        ends = [self._server.stop(drain_ms / 1000.0)]
-        if self._probe_server is not None:
-            ends.append(self._probe_server.stop(drain_ms / 1000.0))
+        ends = [front.stop(drain_ms / 1000.0) for front in self._fronts]
         if self._within is not None:
             ends.append(self._within.stop(drain_ms / 1000.0))
         await asyncio.gather(*ends)

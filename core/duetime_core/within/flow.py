@@ -61,6 +61,9 @@ class Flow:
         _wake(self._writer)
         return data
 
+    def _wake_writer(self) -> None:
+        _wake(self._writer)
+
     def end(self) -> None:
         """Ends the flow; messages in transit can still be taken."""
         self.ended = True

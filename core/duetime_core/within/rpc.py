@@ -6,7 +6,8 @@ begun ──▶ (messages both ways) ──▶ finished: the status is known ─
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import grpc
@@ -22,6 +23,9 @@ DEADLINE_EXCEEDED = "Deadline Exceeded"
 
 class Rpc:
     """The state of one call."""
+
+    # gRPC's facts about a caller with TLS.
+    auth_context: Mapping[str, Sequence[bytes]] = MappingProxyType({})
 
     __slots__ = (
         "_begun",
@@ -120,6 +124,9 @@ class Rpc:
         self.answers.end()
         if self._one_answer or self.answers.is_empty:
             self._settle()
+
+    async def delivered(self) -> None:
+        """Returns when answers that count have been taken, or dropped; those within the process are their caller's."""
 
     def break_off(self, code: grpc.StatusCode, details: str) -> None:
         """Ends the call at once, both ways."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import Context as Variables
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -92,8 +92,8 @@ class InProcessContext(grpc.aio.ServicerContext[Any, Any]):
     def peer_identity_key(self) -> None:
         return None
 
-    def auth_context(self) -> dict[str, Sequence[bytes]]:
-        return {}
+    def auth_context(self) -> Mapping[str, Sequence[bytes]]:
+        return self._rpc.auth_context
 
     def time_remaining(self) -> Any:
         return self._rpc.time_remaining_s
@@ -168,4 +168,9 @@ async def _serve(behaviour: Any, rpc: Rpc, context: InProcessContext) -> None:
     if answer is not None:
         rpc.begin()
         rpc.send(rpc.answers, answer)
+        context.end()
+        # The border counts an answer in transit until this task ends.
+        del answer
+        await rpc.delivered()
+        return
     context.end()

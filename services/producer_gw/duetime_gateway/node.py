@@ -54,7 +54,11 @@ class GatewayNode:
         self._started.push_async_callback(parts.quotas.keeper.leave)
         self._started.push_async_callback(self._stop_serving)
         await parts.server.start(
-            settings.host, settings.port, certified_port=settings.certified_port, probe_port=settings.probe_port
+            settings.host,
+            settings.port,
+            certified_port=settings.certified_port,
+            probe_port=settings.probe_port,
+            front=settings.front,
         )
 
     async def _start_tasks(self) -> None:

@@ -97,7 +97,7 @@ class RetryNode:
         await self._database.start(despite=OUTAGES)
         parts = self._made = self._make_parts()
         settings = self._settings
-        await parts.server.start(settings.host, settings.port, probe_port=settings.probe_port)
+        await parts.server.start(settings.host, settings.port, probe_port=settings.probe_port, front=settings.front)
         self._loops = asyncio.create_task(_run(parts.collectors, self._trail))
 
     async def failed(self) -> None:

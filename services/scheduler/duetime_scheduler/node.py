@@ -110,7 +110,7 @@ class SchedulerNode:
     async def start(self) -> None:
         parts = self._made = self._make_parts()
         settings = self._settings
-        await parts.server.start(settings.host, settings.port, probe_port=settings.probe_port)
+        await parts.server.start(settings.host, settings.port, probe_port=settings.probe_port, front=settings.front)
         self._loops = asyncio.create_task(self._run(parts))
         looked = asyncio.create_task(parts.serving.looked_at_database.wait())
         await asyncio.wait({looked, self._loops}, timeout=DATABASE_WAIT_S, return_when=asyncio.FIRST_COMPLETED)

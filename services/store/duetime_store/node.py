@@ -154,7 +154,7 @@ class StoreNode:
         settings = self._settings
         service = self._service = StoreService(parts, shard=settings.shard)
         service.add_to(server.grpc)
-        await server.start(settings.host, settings.port, probe_port=settings.probe_port)
+        await server.start(settings.host, settings.port, probe_port=settings.probe_port, front=settings.front)
         port = settings.advertise_port or advertised_port(config) or server.port
         service.store_host = host_bytes(settings.advertise_host, port)
         await self._keep_port(port, config)

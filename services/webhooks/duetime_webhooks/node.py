@@ -80,7 +80,7 @@ class WebhookNode:
             retry_after_ms_max=settings.retry_after_ms_max,
         )
         self._running = asyncio.create_task(self._follower.run(parts))
-        await self._server.start(settings.host, settings.port, probe_port=settings.probe_port)
+        await self._server.start(settings.host, settings.port, probe_port=settings.probe_port, front=settings.front)
 
     async def failed(self) -> None:
         if self._running is None:
