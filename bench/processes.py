@@ -21,7 +21,9 @@ METRICS_TIMEOUT_S = 10.0
 NAMES = ("store", "gateway", "scheduler", "retry")
 # The single process of all four services, and the module of each process.
 TOGETHER = "cluster"
-MODULES = {TOGETHER: "duetime_core.together", **{name: f"duetime_{name}" for name in NAMES}}
+# The webhook worker, a further process that options start.
+WEBHOOKS = "webhooks"
+MODULES = {TOGETHER: "duetime_core.together", **{name: f"duetime_{name}" for name in (*NAMES, WEBHOOKS)}}
 
 
 # The supervisor pauses before it restarts a dying process again; deliberate kills need immediate restarts.

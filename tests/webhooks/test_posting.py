@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -32,7 +33,7 @@ async def receiver(tmp_path: Path) -> AsyncIterator[Receiver]:
 
 
 async def post(poster: Poster, url: str, body: bytes = b"{}", timeout_s: float = 60) -> Any:
-    return await poster.post(url, [("content-length", str(len(body))), ("x-test", "1")], body, timeout_s)
+    return await poster.post("paid", url, [("content-length", str(len(body))), ("x-test", "1")], body, timeout_s)
 
 
 async def test_request_arrives_over_tls_and_its_connection_is_used_again(receiver: Receiver) -> None:
@@ -80,6 +81,39 @@ async def test_permitted_addresses_of_a_host_are_used_and_refused_ones_skipped(
     async with posting(NetworkRules(parse_networks("127.0.0.0/8")), ca_file=receiver.ca) as poster:
         # Nothing listens on the first permitted one.
         assert (await post(poster, receiver.url())).status == 200
+
+
+async def test_name_server_that_hangs_delays_only_its_own_host(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released, lookups = threading.Event(), []
+    resolve = socket.getaddrinfo
+
+    def hang(host: str, *rest: Any) -> Any:
+        lookups.append(host)
+        if host == "hangs.example":
+            released.wait()
+            raise socket.gaierror("no answer")
+        return resolve(host, *rest)
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    try:
+        async with posting(ca_file=receiver.ca, requests_max=64) as poster:
+            hanging = [asyncio.create_task(post(poster, receiver.url(host="hangs.example"))) for _ in range(40)]
+            short = post(poster, receiver.url(host="hangs.example"), timeout_s=0.01)
+            with pytest.raises(NoResponse, match=r"within 0\.01 s"):
+                await short
+            assert (await post(poster, receiver.url())).status == 200
+            # The end of one request's time has not ended the lookup, and the others share it.
+            assert sorted(lookups) == ["hangs.example", "localhost"]
+            released.set()
+            ended = await asyncio.gather(*hanging, return_exceptions=True)
+            assert {str(error) for error in ended} == {"unknown host hangs.example: no answer"}
+            with pytest.raises(NoResponse, match="no answer"):
+                await post(poster, receiver.url(host="hangs.example"))
+            assert lookups.count("hangs.example") == 2
+    finally:
+        released.set()
 
 
 async def test_redirects_are_not_followed(receiver: Receiver) -> None:

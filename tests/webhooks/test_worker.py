@@ -1,13 +1,15 @@
 """A worker delivers messages to a real HTTPS receiver, which verifies them with Standard Webhooks' library."""
 
 import json
+from collections import defaultdict
 from typing import Any
 
 import pytest
-from duetime import AsyncDeadLetters, InvalidArgument
+from duetime import AsyncDeadLetters, InvalidArgument, Message
 from duetime.client.errors import DueTimeError
 from duetime.v1 import audit_pb2
 from duetime.v1 import webhooks_pb2 as pb
+from duetime_core.clock import SystemClock
 from duetime_webhooks import following
 from duetime_webhooks.settings import WebhookSettings
 from standardwebhooks.webhooks import Webhook
@@ -124,6 +126,40 @@ async def test_addresses_of_the_own_network_are_refused_by_default(rig: WebhookR
     tested = await rig.until(lambda one: one.test.done)
     assert (tested.test.status, "loopback" in tested.test.error) == (0, True)
     assert rig.receiver.connections == 0
+
+
+async def test_slow_receivers_of_one_webhook_delay_no_other_one(rig: WebhookRig) -> None:
+    await rig.create()
+    other = pb.Webhook(name="other", topic="orders", group="other", url=rig.receiver.url("/other"))
+    await rig.call("CreateWebhook", pb.CreateWebhookRequest(webhook=other))
+    rig.receiver.answer = lambda one: Answer(hangs=one.path == "/hook")
+    await rig.worker(requests_max=4)
+    await rig.producer.send_many([Message("orders", b"x", id=f"m{number}") for number in range(40)])
+
+    async def posted() -> tuple[int, int]:
+        paths = [one.path for one in rig.receiver.requests]
+        return paths.count("/hook"), paths.count("/other")
+
+    # The slow one has 3 of 4 turns, as a share of 1 is the other's.
+    assert await until(posted, lambda counts: counts[0] >= 3 and counts[1] == 40) == (3, 40)
+
+
+async def test_each_refused_message_comes_again_after_its_retry_after(rig: WebhookRig) -> None:
+    await rig.create(backoff="1h", max_attempts=2)
+    arrived: dict[str, list[float]] = defaultdict(list)
+    clock = SystemClock()
+
+    def answer(one: Received) -> Answer:
+        times = arrived[one.headers["webhook-id"]]
+        times.append(clock.monotonic_ms())
+        return Answer(429, (("retry-after", "1"),)) if len(times) == 1 else OK
+
+    rig.receiver.answer = answer
+    await rig.worker()
+    await rig.producer.send_many([Message("orders", b"x", id=f"m{number}") for number in range(300)])
+    await rig.receiver.until(600)
+    assert len(arrived) == 300
+    assert min(again - first for first, again in arrived.values()) >= 1_000
 
 
 async def test_stopped_worker_releases_messages_to_another_one(rig: WebhookRig) -> None:

@@ -65,6 +65,8 @@ class DeliveryParts:
     server: str
     tls: Tls | None
     retry_after_ms_max: int
+    # Time until messages of a dead worker are delivered by another one.
+    lease_ms: int
 
 
 class WebhookDelivery:
@@ -114,7 +116,8 @@ class WebhookDelivery:
         parts, stored = self._parts, self.webhook.stored
         drain = timedelta(milliseconds=stored.timeout_ms + DRAIN_MORE_MS)
         consumer = Consumer(parts.server, group=stored.group, drain=drain, tls=parts.tls)
-        consumer.handler(stored.topic, concurrency=stored.concurrency)(self.deliver)
+        lease = timedelta(milliseconds=parts.lease_ms)
+        consumer.handler(stored.topic, concurrency=stored.concurrency, lease=lease)(self.deliver)
         return consumer
 
     async def deliver(self, message: LeasedMessage) -> None:
@@ -147,7 +150,7 @@ async def send(
     began_ms, outcome = clock.monotonic_ms(), "no_response"
     metrics.in_flight.inc()
     try:
-        response = await parts.poster.post(stored.url, signed, body, stored.timeout_ms / 1_000)
+        response = await parts.poster.post(stored.name, stored.url, signed, body, stored.timeout_ms / 1_000)
         outcome = f"{response.status // 100}xx"
     except AddressRefused:
         outcome = "refused"

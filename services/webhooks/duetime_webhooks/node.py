@@ -78,6 +78,7 @@ class WebhookNode:
             server=settings.server,
             tls=Tls(settings.server_ca_file) if settings.server_ca_file else None,
             retry_after_ms_max=settings.retry_after_ms_max,
+            lease_ms=settings.lease_ms,
         )
         self._running = asyncio.create_task(self._follower.run(parts))
         await self._server.start(settings.host, settings.port, probe_port=settings.probe_port, front=settings.front)

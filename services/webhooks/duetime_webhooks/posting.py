@@ -17,17 +17,20 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpcore2
+from duetime_core.metadata.webhooks import WEBHOOKS_MAX
 
 from duetime_webhooks.addresses import Address, NetworkRules
 from duetime_webhooks.responses import SHOWN_BYTES, ReceiverResponse
+from duetime_webhooks.turns import FairTurns
 
 # A response up to this size is read to its end, so that the connection can be used again.
 RESPONSE_BYTES_MAX = 64 * 1024
 IDLE_S = 30.0
 # Addresses of a host that are tried, each for at most its part of the request's time.
 TRIED_MAX = 3
-# Threads for lookups of names: a name server that does not answer holds one until the system gives up.
-RESOLVERS = 16
+# Threads for lookups of names, at most one for each host: a name server that does not answer holds its host's thread
+# until the system gives up, and there are no more hosts than webhooks.
+RESOLVERS = WEBHOOKS_MAX
 
 
 class DeliveryError(Exception):
@@ -48,7 +51,7 @@ class Poster:
     def __init__(
         self, rules: NetworkRules, *, ca_file: Path | None = None, allow_http: bool = False, requests_max: int
     ) -> None:
-        """`ca_file`: CAs that are trusted beside the system's. `requests_max`: at once; others wait.
+        """`ca_file`: CAs that are trusted beside the system's. `requests_max`: at once; others wait for their turn.
 
         Raises:
             OSError: the file can't be read.
@@ -57,7 +60,8 @@ class Poster:
         if ca_file is not None:
             context.load_verify_locations(ca_file)
         self._allow_http = allow_http
-        self._turns = asyncio.Semaphore(requests_max)
+        # The follower divides them among the webhooks.
+        self.turns = FairTurns(requests_max)
         self._backend = _CheckedBackend(rules)
         self._pool = httpcore2.AsyncConnectionPool(
             ssl_context=context,
@@ -68,16 +72,17 @@ class Poster:
         )
 
     async def post(
-        self, url: str, headers: Sequence[tuple[str, str]], body: bytes, timeout_s: float
+        self, webhook: str, url: str, headers: Sequence[tuple[str, str]], body: bytes, timeout_s: float
     ) -> ReceiverResponse:
-        """Sends one request, and returns once the response has arrived. Waiting for a turn takes none of its time.
+        """Sends one request of a webhook, and returns once the response has arrived. Waiting for a turn takes none of
+        its time.
 
         Raises:
             DeliveryError: there is no response.
         """
         if not self._allow_http and not url.startswith("https:"):
             raise AddressRefused("http is not permitted: use https, or set DUETIME_WEBHOOKS_ALLOW_HTTP=1")
-        async with self._turns:
+        async with self.turns.turn(webhook):
             try:
                 async with asyncio.timeout(timeout_s):
                     return await self._post(url, headers, body, timeout_s)
@@ -119,6 +124,7 @@ class _CheckedBackend(httpcore2.AsyncNetworkBackend):
         self._rules = rules
         self._inner = httpcore2.AnyIOBackend()
         self._resolvers = ThreadPoolExecutor(RESOLVERS, thread_name_prefix="resolver")
+        self._lookups: dict[tuple[str, int], asyncio.Future[list[Address]]] = {}
 
     async def connect_tcp(
         self,
@@ -141,13 +147,22 @@ class _CheckedBackend(httpcore2.AsyncNetworkBackend):
             return [ipaddress.ip_address(host)]
         except ValueError:
             pass
-        loop = asyncio.get_running_loop()
-        kind = socket.AF_UNSPEC, socket.SOCK_STREAM
+        lookup = self._lookups.get((host, port))
+        if lookup is None:
+            lookup = asyncio.get_running_loop().run_in_executor(self._resolvers, _addresses_of, host, port)
+            self._lookups[host, port] = lookup
+            lookup.add_done_callback(lambda ended: self._looked_up(host, port, ended))
         try:
-            found = await loop.run_in_executor(self._resolvers, socket.getaddrinfo, host, port, *kind)
+            # The end of one request's time does not end the lookup for the others.
+            return await asyncio.shield(lookup)
         except (OSError, UnicodeError) as error:
             raise NoResponse(f"unknown host {host}: {_words(error)}") from None
-        return list(dict.fromkeys(ipaddress.ip_address(one[4][0]) for one in found))
+
+    def _looked_up(self, host: str, port: int, lookup: "asyncio.Future[list[Address]]") -> None:
+        del self._lookups[host, port]
+        if not lookup.cancelled():
+            # Perhaps nobody waits for its error any more.
+            lookup.exception()
 
     def _permitted(self, host: str, addresses: Sequence[Address]) -> list[Address]:
         """Raises: AddressRefused."""
@@ -160,6 +175,11 @@ class _CheckedBackend(httpcore2.AsyncNetworkBackend):
 
     def close(self) -> None:
         self._resolvers.shutdown(wait=False, cancel_futures=True)
+
+
+def _addresses_of(host: str, port: int) -> list[Address]:
+    found = socket.getaddrinfo(host, port, socket.AF_UNSPEC, socket.SOCK_STREAM)
+    return list(dict.fromkeys(ipaddress.ip_address(one[4][0]) for one in found))
 
 
 def _words(error: BaseException) -> str:

@@ -6,7 +6,7 @@ from typing import Self
 from duetime.client.connection import SERVER_DEFAULT
 from duetime_core.access.sealing import Seal
 from duetime_core.node.settings import NodeSettings, secrets_key_of_all, tls_file_of_all
-from duetime_format.limits import BACKOFF_MS_MAX
+from duetime_format.limits import BACKOFF_MS_MAX, INVISIBLE_MS_MAX
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
@@ -41,12 +41,19 @@ class WebhookSettings(NodeSettings):
     )
     allow_http: bool = Field(False, description="whether URLs may begin with http://, which others can read")
     ca_file: str = Field("", description="CAs (PEM) of receivers that are trusted beside the system's; empty: none")
-    requests_max: int = Field(256, ge=1, le=10_000, description="maximum requests at once; others wait")
+    requests_max: int = Field(256, ge=1, le=10_000, description="maximum requests at once; others wait for their turn")
     retry_after_ms_max: int = Field(
         3_600_000,
         ge=RETRY_AFTER_MS_MIN,
         le=BACKOFF_MS_MAX,
         description="longest pause that a receiver can ask for with Retry-After",
+    )
+
+    lease_ms: int = Field(
+        60_000,
+        ge=5_000,
+        le=INVISIBLE_MS_MAX,
+        description="time until messages of a dead worker are delivered by another one",
     )
 
     @field_validator("permitted_networks", "refused_networks")
