@@ -33,7 +33,7 @@ def one_life(folder: Path, seed: int) -> int:
     """A shard from its first opening on; how many crashes it had."""
     dice, root = random.Random(seed), folder / f"life-{seed}"
     kind = DeletionLife if dice.random() < 0.5 else Life
-    life = kind(root, dice, mode="async" if dice.random() < 0.25 else "sync")
+    life = kind(root, dice, mode=dice.choice(("async", "delayed", "sync", "sync")))
     try:
         for _ in range(STEPS):
             life.random_step()

@@ -111,7 +111,7 @@ class DeletionLife(PendingLife):
         if self.is_gone:
             return
         self.answer_all()
-        if self.calls or self.store.staged.count:
+        if self.calls or not self.store.is_idle:
             return
         with suppress(DueTimeError):
             self.flush_written()

@@ -13,10 +13,10 @@ with recovery, and checks the recovered shard against the model:
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from duetime_core.errors import DiskFull, DueTimeError, ReadOnly
 from duetime_format import record
@@ -51,11 +51,11 @@ from tests.power_disk import PowerCut, PowerDisk
 from tests.store.conftest import MIB, HandClock, sent, timer
 from tests.store.counted import check_counts
 from tests.store.here import Here
+from tests.store.life_commits import Committing
 from tests.store.life_lanes import LEVELS, TIMERS, Found, check_levels, check_timers
 from tests.store.life_promises import Promising
 from tests.store.life_sends import Message, Put, answered, check_batches, unanswered
 
-T = TypeVar("T")
 TOPICS = ("orders", "mail")
 QUEUES = 2
 # How long messages for any time wait.
@@ -63,26 +63,28 @@ DELAYS_MS = (1, 300, 1_000, 1_000, 2_500, 40_000)
 RESERVE_BYTES = 256 * 1024
 
 
-class Life(Promising):
+class Life(Promising, Committing):
     """See the module. `check` after each opening is the test. `others`: ids that are not sent again as they are."""
 
     others: Collection[str] = ()
 
     def __init__(self, root: Path, dice: random.Random, *, mode: str = "sync", timer_lanes: int = 1) -> None:
-        super().__init__()
+        Promising.__init__(self)
+        Committing.__init__(self, mode)
         self.root, self.dice = root, dice
-        self.clock, self.sync = self.make_clock(), mode == "sync"
+        self.clock, self.sync = self.make_clock(), mode != "async"
         self.settings = StoreSettings.model_validate(
             {
                 "data_dir": root,
                 "delay_levels": "1s 5s",
                 "segment_bytes": MIB,
                 "queue_file_units": 100,
-                "flush_mode": mode,
+                "flush_mode": "sync" if self.sync else mode,
                 "recent_ids_count": 10_000,
                 "recent_ids_ms": 86_400_000,
                 "queue_files_max": 3,
                 "timer_lanes": timer_lanes,
+                "flush_stall_ms": 1 << 40,
             }
         )
         self.loop = asyncio.new_event_loop()
@@ -129,6 +131,7 @@ class Life(Promising):
 
     def _begin(self) -> None:
         directory = self.directory = StoreDirectory(self.root, self.disk)
+        self.cut_log()
         opened = self.opened = open_store(directory, self.settings, ShardClock(self.clock), Here())
         self.store: Store = opened.store
         for lane in self.store.lanes.timers():
@@ -142,7 +145,8 @@ class Life(Promising):
         # Most files are closed when they are wanted, and some publishes open none.
         self.store.queues.shared.opens_at_once = self.dice.choice((0, 1, 16))
         self.watch = DiskWatch(self.store, self.late, worker, reserve, self.clock, metrics, used_max=1)
-        self.flusher = Flusher(self.store, self.watch, self.here, self.clock, metrics, sync=self.sync, interval_ms=500)
+        used = self.store, self.watch, self.here, self.clock, metrics
+        self.flusher = Flusher(*used, sync=self.sync, interval_ms=500, committer=self.new_committer())
         self.topics = TopicFile(self.store.queues.counts, worker, self.clock)
         table = QueueTableFile(self.disk, self.root / queuetable.FILE, directory.queues, opened.table)
         keepers = [*self.make_keepers(), *keepers_of(self.store, opened.transactions, worker), self.topics]
@@ -173,12 +177,6 @@ class Life(Promising):
                 self.messages[message_id].offset = None
             self.restored = list(self.flushed)
             self.timers = set(self.flushed_timers)
-
-    def run(self, work: Awaitable[T]) -> T:
-        async def waited() -> T:
-            return await work
-
-        return self.loop.run_until_complete(waited())
 
     def close(self) -> None:
         self._end()
@@ -312,12 +310,11 @@ class Life(Promising):
 
     def flush(self, meanwhile: int = 0) -> None:
         """Makes staged records durable; sends `meanwhile` messages during the flush."""
-        batch = self.store.take()
-        if batch is None:
-            return
-        if meanwhile:
-            self.here.before = lambda: self._stage_meanwhile(meanwhile)
-        self.run(self.flusher._flush(batch))
+        if (batch := self.store.take()) is not None:
+            if meanwhile:
+                self.here.before = lambda: self._stage_meanwhile(meanwhile)
+            self.run(self.flusher._flush(batch))
+        self.commit()
         self._settle()
         self.note_seen()
 
@@ -335,6 +332,8 @@ class Life(Promising):
     def answer_all(self) -> None:
         """Until all calls are answered."""
         self.flush()
+        self.commit(all_of_them=True)
+        self._settle()
 
     def random_step(self) -> None:
         """For runs without a plan; the model decides nothing, the dice all."""
@@ -353,6 +352,7 @@ class Life(Promising):
             plain = [self.write_late, self.flush_written, self.add_topic, self.fold_topics, self.send_again]
             plain += [lambda: self.repeat(10), self.restart, self.kill, self.free_disk]
             plain += 2 * [self.checkpoint, self.cut_power]
+            plain += 2 * [self.depose] * self.is_delayed
             self.step(dice.choice(plain))
         elif at < 0.97:
             self.cut_power_in(dice.randint(1, 30), next_life=dice.random() < 0.3)
@@ -403,7 +403,7 @@ class Life(Promising):
 
     def restart(self) -> None:
         """A clean stop."""
-        self.flush()
+        Life.answer_all(self)
         if self.run(self.checkpointer.write()) and self.directory:
             self.directory.mark_stopped()
         self._end()

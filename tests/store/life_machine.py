@@ -71,6 +71,20 @@ class LifeMachine(RuleBasedStateMachine):
         self.life.cut_power_in(operations, next_life=next_life)
 
 
+class DelayedMachine(LifeMachine):
+    """A shard whose commits take time. It may lose those under way."""
+
+    mode = "delayed"
+
+    @rule(all_of_them=st.booleans())
+    def commit(self, all_of_them: bool) -> None:
+        self.life.step(lambda: self.life.commit(all_of_them=all_of_them))
+
+    @rule()
+    def depose(self) -> None:
+        self.life.step(self.life.depose)
+
+
 def run_lives(machine: type[LifeMachine], steps: int) -> None:
     """Runs lives of `steps` steps; the profile sets the number of lives."""
     run_state_machine_as_test(

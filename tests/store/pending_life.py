@@ -114,10 +114,8 @@ class PendingLife(Life):
         # Index files are full with a few messages.
         self.indexer = Indexer(store, self.worker, self.clock, shape=Shape(16, 60))
         finder = MessageFinder(store, self.indexer, self.metrics, turns, shard=0)
-        search, names = (
-            LogSearch(store, finder),
-            EndNamer(store.queues, store.log, store.indexed, reader, finder, turns),
-        )
+        search = LogSearch(store, finder)
+        names = EndNamer(store.queues, store.log, store.indexed, reader, finder, turns)
         targets = PendingTargets(store.log, store.lanes, store.queues.deletions, search, turns)
         self.cancelling = MessageCanceller(store, targets, self.flusher, self.metrics)
         self.keys = UpsertKeys(search, turns)
@@ -394,9 +392,10 @@ class PendingLife(Life):
 
     def answer_all(self) -> None:
         """Until all calls are answered."""
-        while self.calls or self.store.staged.count:
+        while self.calls or not self.store.is_idle:
             before = len(self.calls), self.store.published_end
             self.flush()
+            self.commit(all_of_them=True)
             self.go_on(100)
             if before == (len(self.calls), self.store.published_end):
                 break
@@ -415,7 +414,7 @@ class PendingLife(Life):
     def retain(self) -> None:
         """Retention clears and deletes everything that it may, except the newest file."""
         self.answer_all()
-        if self.calls or self.store.staged.count:
+        if self.calls or not self.store.is_idle:
             return
         self.truth.check(self.store)
         cleaning = self.loop.create_task(self.cleaner.clean())
@@ -437,7 +436,7 @@ class PendingLife(Life):
 
     def look(self) -> None:
         """Heads, ranks, counts and the list are those of a sorted list; where ends are staged, not all know of them."""
-        if self.store.staged.count:
+        if not self.store.is_idle:
             return
         rows = check_order(self.store)
         units = {number: self.store.lanes[number].units for number in LANES}
@@ -482,6 +481,7 @@ class PendingLife(Life):
             (2, self.restart, ()),
             (2, self.kill, ()),
             (4, self.cut_power, ()),
+            (4 * self.is_delayed, self.depose, ()),
         ]
         if dice.random() < 0.08:
             self.cut_power_in(dice.randint(1, 30), next_life=dice.random() < 0.3)

@@ -11,12 +11,15 @@ from duetime_core.testing import FakeClock
 from duetime_store.files.disk import Disk
 from duetime_store.node import StoreNode
 from duetime_store.settings import StoreSettings
+from duetime_store.writing.committing import Committer
 
 MIB = 1024 * 1024
 
 
 class Running:
-    """A node and a client of it."""
+    """A node and a client of it. `committer`: set it before the node starts."""
+
+    committer: Committer | None = None
 
     def __init__(self, root: Path, disk: Disk | None = None, **settings: Any) -> None:
         self.clock = FakeClock()
@@ -25,7 +28,7 @@ class Running:
         self.settings = StoreSettings(**{**values, **settings})
 
     async def __aenter__(self) -> "Running":
-        self.node = StoreNode(self.settings, self.clock, self.disk)
+        self.node = StoreNode(self.settings, self.clock, self.disk, self.committer)
         await self.node.start()
         self.channel = make_channel(f"127.0.0.1:{self.node.port}")
         self.stub = store_pb2_grpc.StoreStub(self.channel)

@@ -131,6 +131,7 @@ class Tables(RuleBasedStateMachine):
         offsets = self.some(share)
         counted = self.table.heard(ints([*offsets, 1_000_000_000]))
         assert counted.offsets.tolist() == self.unreported(offsets)
+        self.table.count(counted.offsets, counted.checks, are_stored=True)
         for offset in counted.offsets.tolist():
             row = self.model[offset]
             self.model[offset] = replace(row, checks=row.checks + 1, unheard=0, is_reported=True)

@@ -14,7 +14,7 @@ from hypothesis.stateful import invariant, rule
 from tests.store.counted import check_counts
 from tests.store.deletion_life import DeletionLife
 from tests.store.life import DELAYS_MS
-from tests.store.life_machine import LifeMachine, run_lives
+from tests.store.life_machine import DelayedMachine, LifeMachine, run_lives
 from tests.store.pending_life import KEYS, LANES
 
 STEPS = 30
@@ -117,7 +117,13 @@ class AsyncPendingShard(PendingShard):
         self.life.step(self.life.flush_written)
 
 
+class DelayedPendingShard(DelayedMachine, PendingShard):
+    """Commits take time."""
+
+
 @pytest.mark.timeout(300 + settings.default.max_examples * 5)
-@pytest.mark.parametrize("machine", [PendingShard, pytest.param(AsyncPendingShard, marks=pytest.mark.proof)])
+@pytest.mark.parametrize(
+    "machine", [PendingShard, DelayedPendingShard, pytest.param(AsyncPendingShard, marks=pytest.mark.proof)]
+)
 def test_one_of_a_message_and_its_replacement_is_delivered_once(machine: type[PendingShard]) -> None:
     run_lives(machine, STEPS)

@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from tests.store.life_machine import LifeMachine, run_lives
+from tests.store.life_machine import DelayedMachine, LifeMachine, run_lives
 from tests.store.schedule_life import NAMES, RULES, SCHEDULE_LANES, Change, ScheduleLife
 
 STEPS = 30
@@ -84,7 +84,13 @@ class AsyncScheduleShard(ScheduleShard):
         self.life.step(self.life.flush_written)
 
 
+class DelayedScheduleShard(DelayedMachine, ScheduleShard):
+    """Commits take time."""
+
+
 @pytest.mark.timeout(300 + settings.default.max_examples * 5)
-@pytest.mark.parametrize("machine", [ScheduleShard, pytest.param(AsyncScheduleShard, marks=pytest.mark.proof)])
+@pytest.mark.parametrize(
+    "machine", [ScheduleShard, DelayedScheduleShard, pytest.param(AsyncScheduleShard, marks=pytest.mark.proof)]
+)
 def test_each_occurrence_occurs_once(machine: type[ScheduleShard]) -> None:
     run_lives(machine, STEPS)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from tests.store.life import LEVELS, QUEUES, TIMERS, TOPICS, Life
-from tests.store.life_machine import LifeMachine, run_lives
+from tests.store.life_machine import DelayedMachine, LifeMachine, run_lives
 
 COUNTS = st.integers(1, 20)
 BODY_BYTES = st.sampled_from([10, 100, 3_000, 60_000, 300_000])
@@ -74,7 +74,11 @@ class AsyncShard(Shard):
     mode = "async"
 
 
+class DelayedShard(DelayedMachine, Shard):
+    """Commits take time."""
+
+
 # The lives of transactions, which the gate runs, have all steps of a synchronous shard.
-@pytest.mark.parametrize("machine", [pytest.param(Shard, marks=pytest.mark.proof), AsyncShard])
+@pytest.mark.parametrize("machine", [pytest.param(Shard, marks=pytest.mark.proof), AsyncShard, DelayedShard])
 def test_nothing_answered_is_lost_whenever_power_is_cut(machine: type[Shard]) -> None:
     run_lives(machine, 40)

@@ -321,7 +321,8 @@ async def asked_to_the_end_without_room(store: Running) -> None:
     for _ in range(store.settings.transaction_checks_max):
         await passes(store, INTERVAL_MS)
         rows = table.take(["g"], 1, store.clock.now_ms(), store.clock.now_ms() + INTERVAL_MS)
-        table.heard(rows.offsets)
+        heard = table.heard(rows.offsets)
+        table.count(heard.offsets, heard.checks, are_stored=True)
     await passes(store, INTERVAL_MS)
 
 

@@ -9,7 +9,7 @@ from hypothesis.stateful import rule
 
 from tests.store import test_state_machine
 from tests.store.life import LEVELS, QUEUES, TIMERS, TOPICS
-from tests.store.life_machine import run_lives
+from tests.store.life_machine import DelayedMachine, run_lives
 from tests.store.test_state_machine import COUNTS
 from tests.store.transaction_life import TransactionLife
 
@@ -47,6 +47,17 @@ class AsyncTransactionShard(TransactionShard):
     mode = "async"
 
 
-@pytest.mark.parametrize("machine", [TransactionShard, pytest.param(AsyncTransactionShard, marks=pytest.mark.proof)])
+class DelayedTransactionShard(DelayedMachine, TransactionShard):
+    """Commits take time."""
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        TransactionShard,
+        pytest.param(AsyncTransactionShard, marks=pytest.mark.proof),
+        pytest.param(DelayedTransactionShard, marks=pytest.mark.proof),
+    ],
+)
 def test_transactions_end_once_whenever_power_is_cut(machine: type[TransactionShard]) -> None:
     run_lives(machine, 50)

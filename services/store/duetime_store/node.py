@@ -26,6 +26,7 @@ from duetime_store.reading.turns import ScanTurns
 from duetime_store.recovery.recovery import OpenedStore, RecoveryReport, open_store
 from duetime_store.service import SERVICE_NAME, StoreService
 from duetime_store.settings import StoreSettings
+from duetime_store.writing.committing import Alone, Committer
 from duetime_store.writing.store import Store
 
 log = structlog.get_logger()
@@ -49,11 +50,15 @@ class StoreNode:
 
     settings_class = StoreSettings
 
-    def __init__(self, settings: StoreSettings, clock: Clock, disk: Disk | None = None) -> None:
+    def __init__(
+        self, settings: StoreSettings, clock: Clock, disk: Disk | None = None, committer: Committer | None = None
+    ) -> None:
+        """`committer`: Alone by default."""
         self.registry = CollectorRegistry()
         self._settings = settings
         self._clock = clock
         self._disk = disk or Disk()
+        self._committer = committer or Alone()
         self._metrics = StoreMetrics(self.registry)
         self._threads = FileThreads()
         self._directory: StoreDirectory | None = None
@@ -135,6 +140,7 @@ class StoreNode:
             reserve,
             FileWorker(directory, self._threads.checkpoint),
             ScanTurns(),
+            self._committer,
         )
         parts = self._parts = make_parts(base, opened)
         # Leases that recovery reopened are journaled.
@@ -221,14 +227,16 @@ class StoreNode:
             group.create_task(parts.checks.run())
             group.create_task(parts.giving_up.run())
             group.create_task(parts.flusher.run_periodic())
+            group.create_task(parts.flusher.run_commits())
 
     async def failed(self) -> None:
         await asyncio.shield(self.loops)
 
     async def stop(self) -> None:
-        """Stops in this order: NOT_SERVING, calls drained, everything flushed, checkpoint, `abort` removed, files
-        closed. Thus everything answered is on disk and the next start finds a clean directory. Does not wait for
-        exports."""
+        """Stops in this order: NOT_SERVING, calls drained, everything flushed and committed, checkpoint, `abort`
+        removed, files closed. Thus everything answered is on disk and the next start finds a clean directory. If the
+        commit takes longer than `flush_stall_ms`, the next start recovers as after a crash. Does not wait for exports.
+        """
         self._stopping = True
         parts, directory = self._parts, self._directory
         if parts:
@@ -250,15 +258,16 @@ class StoreNode:
         if directory:
             directory.close()
 
-    @staticmethod
-    async def _end_loops(parts: StoreParts, directory: StoreDirectory, loops: "asyncio.Task[None]") -> None:
-        store = parts.store
-        durable = store.when_durable()
-        if durable is not None and not store.read_only_reason:
+    async def _end_loops(self, parts: StoreParts, directory: StoreDirectory, loops: "asyncio.Task[None]") -> None:
+        if not parts.store.read_only_reason:
+            settled = asyncio.ensure_future(parts.flusher.settled())
             # Its errors are reported elsewhere; here only its end counts.
-            durable.add_done_callback(lambda done: done.cancelled() or done.exception())
-            parts.flusher.wake()
-            await asyncio.wait({durable, loops}, return_when=asyncio.FIRST_COMPLETED)
+            settled.add_done_callback(lambda done: done.cancelled() or done.exception())
+            ended = asyncio.ensure_future(asyncio.wait({settled, loops}, return_when=asyncio.FIRST_COMPLETED))
+            if not await self._clock.wait_for(ended, self._settings.flush_stall_ms):
+                parts.store.fail("the stop did not wait longer for the commit of the log")
+            await ended
+            settled.cancel()
         loops.cancel()
         await asyncio.gather(loops, return_exceptions=True)
         if parts.indexer:

@@ -76,6 +76,7 @@ from duetime_store.transactions.metrics import TransactionCollector
 from duetime_store.transactions.preparing import TransactionPreparer
 from duetime_store.transactions.results import SendResultMaker
 from duetime_store.transactions.table import OpenTransactions
+from duetime_store.writing.committing import Committer
 from duetime_store.writing.flusher import Flusher
 from duetime_store.writing.holding import RestoreHolder
 from duetime_store.writing.late import LateWriter
@@ -118,6 +119,7 @@ class StoreBase:
     worker: FileWorker
     # Shared by all scans: filters, searches, traces, listings.
     turns: ScanTurns
+    committer: Committer
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +312,7 @@ def _make_flusher(base: StoreBase, store: Store, late: LateWriter) -> tuple[Disk
         metrics,
         sync=settings.flush_mode == "sync",
         interval_ms=settings.flush_interval_ms,
+        committer=base.committer,
     )
     return watch, flusher
 

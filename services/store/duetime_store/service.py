@@ -403,7 +403,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
     async def PullDeadLetters(
         self, request: store_pb2.PullDeadLettersRequest, context: Any
     ) -> store_pb2.PullDeadLettersResponse:
-        return self._groups.pull_letters(request)
+        return await self._groups.pull_letters(request)
 
     async def DropDeadLetters(
         self, request: store_pb2.DropDeadLettersRequest, context: Any
@@ -469,7 +469,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         return store_pb2.OpenLiteTopicsResponse(faults=faults_of(refused), keep_ms=self._lites.keep_ms)
 
     async def ListLiteTopics(self, request: gateway_pb2.ListLiteTopicsRequest, context: Any) -> Any:
-        return await list_lite_topics(self._turns, self._lites.lites, self._progress, request)
+        return await list_lite_topics(self._turns, self._lites.lites, self._progress, request, self._flusher)
 
     async def DeleteTopic(
         self, request: store_pb2.DeleteStoredTopicRequest, context: Any

@@ -45,7 +45,7 @@ WANTED = Filter.parse("")
 class GroupLife(Life):
     """See the module. Messages of queue 0 of TOPIC are given out; a copy is named after the message and its queue."""
 
-    def __init__(self, root: Path, dice: random.Random) -> None:
+    def __init__(self, root: Path, dice: random.Random, *, mode: str = "sync") -> None:
         # Offsets by their known state; `tried` may be done, `done` is.
         self.tried: set[int] = set()
         self.done: set[int] = set()
@@ -55,7 +55,7 @@ class GroupLife(Life):
         self.given: list[tuple[LeasedBatch, list[bytes]]] = []
         self.waiting: list[tuple[Any, set[int], set[str]]] = []
         self.faults = 0
-        super().__init__(root, dice)
+        super().__init__(root, dice, mode=mode)
 
     def make_keepers(self) -> list[CheckpointKeeper]:
         self.waiting.clear()

@@ -19,6 +19,7 @@ LIVES = [
 ]
 
 
+DELAYED_LIVES = [(seed(), 1), pytest.param(seed(), 60, marks=pytest.mark.proof)]
 # A life takes 0.4 s.
 LITE_LIVES = [(seed(), 1), pytest.param(seed(), 60, marks=pytest.mark.proof)]
 
@@ -28,16 +29,24 @@ def test_no_message_is_skipped_and_no_done_one_redelivered(tmp_path: Path, first
     live(GroupLife, tmp_path, first, count)
 
 
+@pytest.mark.parametrize(("first", "count"), DELAYED_LIVES)
+@pytest.mark.parametrize("kind", [GroupLife, LiteLife])
+def test_deposed_shard_forgets_only_unanswered_acks(
+    tmp_path: Path, kind: type[GroupLife], first: int, count: int
+) -> None:
+    live(kind, tmp_path, first, count, "delayed")
+
+
 @pytest.mark.parametrize(("first", "count"), LITE_LIVES)
 def test_lite_topics_keep_their_order_and_lose_no_message(tmp_path: Path, first: int, count: int) -> None:
     live(LiteLife, tmp_path, first, count)
 
 
-def live(kind: type[GroupLife], tmp_path: Path, first: int, count: int) -> None:
+def live(kind: type[GroupLife], tmp_path: Path, first: int, count: int, mode: str = "sync") -> None:
     """Lives of these seeds, each of STEPS steps and a last power cut."""
     done = settled = points = 0
     for number in range(first, first + count):
-        life = kind(tmp_path / "store", random.Random(number))
+        life = kind(tmp_path / "store", random.Random(number), mode=mode)
         try:
             for _ in range(STEPS):
                 life.random_step()

@@ -32,14 +32,13 @@ from duetime_format.names import (
     RETRY_PREFIX,
 )
 from duetime_format.properties import as_text, number_of, value_of
-from duetime_format.units import due_of
+from duetime_format.units import are_ended, due_of
 
 from duetime_store.finding.check_search import last_check
 from duetime_store.finding.end_search import ends_among
 from duetime_store.finding.event_search import MessageEvent, message_events
 from duetime_store.finding.finder import FoundRecord, MessageFinder
 from duetime_store.finding.journals import JournalReading, Journals, Place, view_of
-from duetime_store.lanes.lane import CANCELLED as ENDED
 from duetime_store.reading.reader import Reader
 from duetime_store.reading.turns import ScanTurns
 from duetime_store.writing.store import Store
@@ -285,7 +284,8 @@ class MessageTraces:
         number, entry = seen.lane, seen.record.queue_offset
         if number is None or number not in self._lanes:
             return None
-        return (number, entry) if self._lanes[number].states(np.array([entry]))[0] == ENDED else None
+        # Staged ends don't count before they are published.
+        return (number, entry) if are_ended(self._lanes[number].units(np.array([entry]))["tags"])[0] else None
 
     async def _add_end(self, journals: Journals, life: _Life, seen: FoundRecord, at_ms: int | None) -> None:
         """Adds the end of an entry. `at_ms`: the time of its cancel; None: no record has it."""

@@ -223,6 +223,8 @@ class GroupCalls:
         if not group:
             return consumer_pb2.GroupDescription(pauses=self.gates.pauses.of(""))
         found = await self.admin.describe(group)
+        # The answer may rely on events that are not durable yet.
+        await self._receiver.durable()
         found.pauses.extend(self.gates.pauses.of(group, {queue.topic for queue in found.queues}))
         return found
 
@@ -274,7 +276,7 @@ class GroupCalls:
 
     # --- dead letters -----------------------------------------------------------------------------------------------
 
-    def pull_letters(self, request: store_pb2.PullDeadLettersRequest) -> store_pb2.PullDeadLettersResponse:
+    async def pull_letters(self, request: store_pb2.PullDeadLettersRequest) -> store_pb2.PullDeadLettersResponse:
         dead_letters.check_topic(request.topic)
         queue = self._store.queues.find(request.topic, request.queue)
         count = min(max(request.max_count, 1), limits.PULL_COUNT_MAX)
@@ -285,6 +287,8 @@ class GroupCalls:
             pulled = dead_letters.pull_back(reader, gone, queue, max(request.offset, 0), before, count, size)
         else:
             pulled = dead_letters.pull(reader, gone, queue, request.offset, count, size)
+        # Letters may be left out because of events that are not durable yet.
+        await self._receiver.durable()
         self._metrics.messages_out.labels("pull_dead_letters").inc(len(pulled.offsets))
         self._metrics.bytes_out.labels("pull_dead_letters").inc(len(pulled.records))
         return store_pb2.PullDeadLettersResponse(

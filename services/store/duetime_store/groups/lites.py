@@ -37,6 +37,7 @@ from duetime_store.reading.lites import LiteFiller
 from duetime_store.reading.offsets import first_stored_at
 from duetime_store.reading.reader import Reader, fitting
 from duetime_store.reading.turns import ScanTurns, YieldingScan
+from duetime_store.writing.flusher import Flusher
 from duetime_store.writing.staging import wake
 
 _QUEUE_OFFSET = record.MULTI_QUEUE_OFFSET.encode()
@@ -331,7 +332,11 @@ class LiteReceiver:
 
 
 async def list_lite_topics(
-    turns: ScanTurns, lites: Lites, progress: GroupProgress, request: gateway_pb2.ListLiteTopicsRequest
+    turns: ScanTurns,
+    lites: Lites,
+    progress: GroupProgress,
+    request: gateway_pb2.ListLiteTopicsRequest,
+    flusher: Flusher,
 ) -> gateway_pb2.ListLiteTopicsResponse:
     """The lite topics of a topic after a name, by name, as many as requested."""
     prefix, keys = lite_key(request.topic, ""), list(lites)
@@ -351,6 +356,8 @@ async def list_lite_topics(
         if lite is not None:
             unread = _unread(progress, lite, PlaceKey(request.group, key, request.topic, 0)) if request.group else 0
             response.lite_topics.add(name=name, message_count=lite.count, unread_count=unread)
+    # The answer may rely on events that are not durable yet.
+    await flusher.events_durable()
     return response
 
 

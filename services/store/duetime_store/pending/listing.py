@@ -30,7 +30,7 @@ from duetime_format.schedules import NAME_ENDING, pending_schedule
 from duetime_format.units import FILLER_SIZE, Ints, Mask, Units
 
 from duetime_store.counting.ledger import Ledger
-from duetime_store.lanes.lane import PENDING, PendingRows, ShardLane
+from duetime_store.lanes.lane import PendingRows, ShardLane
 from duetime_store.lanes.lanes import ShardLanes
 from duetime_store.pending.rules import add_policies, shown_rule
 from duetime_store.reading.messages import set_due, stored_message
@@ -259,8 +259,8 @@ class PendingList:
             entries = np.array([spot.entry for spot in spots[at:]], np.int64)
             units = lane.units(entries)
             fit = _fitting(units)
-            # Some may have left while others were scanned.
-            still = np.flatnonzero(lane.states(entries[:fit]) == PENDING)
+            # Some may have left while others were scanned. Staged ends don't count before they are published.
+            still = np.flatnonzero(~lane.progress().gone(entries[:fit], units["tags"][:fit]))
             records, sizes, _, _ = self._reader.read(lane.queue, entries[still], units[still])
             own = [spots[at + index] for index in still.tolist()]
             messages = _named(records, sizes, own) if page.names_only else _whole(records, sizes, own, wanted)

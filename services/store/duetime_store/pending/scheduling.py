@@ -29,7 +29,7 @@ from duetime_format.schedules import StoredSchedule, occurrence_id, pending_sche
 from duetime_format.texts import shown
 from duetime_format.units import dues_of
 
-from duetime_store.lanes.lane import CANCELLED, PENDING
+from duetime_store.lanes.lane import PENDING
 from duetime_store.log.intake import parse
 from duetime_store.pending.keys import Name, UpsertKeys
 from duetime_store.pending.replacing import MessageReplacer, name_taken
@@ -242,8 +242,8 @@ class ScheduleKeeper:
                 return act(None)
             place = newest.lane, newest.entry
             state = state_of(self._store.lanes, *place)
-            if self._replacing.is_staged(place) or (state == CANCELLED and settled != place):
-                # A power cut might lose it, or its end, and keep a record that relies on it.
+            if self._replacing.is_staged(place) or (state != PENDING and settled != place):
+                # A power cut might lose it, or its end, and keep a record that relies on it, or contradict an answer.
                 await self._flusher.durable()
                 settled = place
                 continue

@@ -389,7 +389,7 @@ class Reader:
                     due_at_ms = due
             left_ms = give_up_ms - clock.monotonic_ms()
             if left_ms <= 0:
-                return DueBatch(head.entries[:0], after, lane.reached)
+                return DueBatch(head.entries[:0], after, lane.watermark)
             wake = asyncio.get_running_loop().create_future()
             if len(head.entries):
                 self._alarm.set(due_at_ms - ahead_ms // 2, wake)
@@ -425,7 +425,7 @@ class Reader:
         entries, positions = head.entries[:count], {index: int(units["position"][index]) for index in damages}
         after = lane.cursor_after(LanePlace(int(head.units["tags"][count - 1]), int(entries[-1])))
         dues = units["tags"].tolist()
-        return DueBatch(entries, after, lane.reached, records, sizes, dues, damages, positions)
+        return DueBatch(entries, after, lane.watermark, records, sizes, dues, damages, positions)
 
     def record_at(self, queue: ConsumeQueue, offset: int) -> bytes:
         """The record at an offset. Raises: NotFound, DataLoss."""

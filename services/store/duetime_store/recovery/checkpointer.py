@@ -124,7 +124,7 @@ class Checkpointer:
         same = last is not None and _state(last) == _state(point)
         if same and not store.queues.counts.changed:
             return True
-        # Recovery reads no plans before the checkpoint. Records that relied on them so far are flushed with it.
+        # Recovery reads no plans before the checkpoint. Records that relied on them so far become durable with it.
         void_all(store)
         self._capture_rows()
         flush = self._queue_disk.capture()
@@ -132,7 +132,7 @@ class Checkpointer:
         started = time.perf_counter()
         is_flushed = False
         try:
-            await self._flusher.flush_written()
+            await self._flusher.published_durable()
             is_flushed = await self._flush_queues(flush)
             if not is_flushed or store.read_only_reason:
                 return False

@@ -199,6 +199,8 @@ class CheckDispatcher:
             since = self._store.indexed.since(CHECKS_TOPIC)
             data = checks.heard_record(rows.offsets, rows.next_check_at_ms, rows.checks, now_ms, since)
             self._store.stage_own(data)
+            counted = rows.offsets, rows.checks
+            self._store.staged.settles.append(lambda stored: self._table.count(*counted, are_stored=stored))
 
 
 def _check_take(request: store_pb2.TakeChecksRequest) -> None:

@@ -370,11 +370,20 @@ class OpenTransactions:
 
     def heard(self, offsets: Ints) -> OpenRows:
         """Notes that living producers have heard these checks. Returns those that count, with their new number of
-        checks."""
+        checks; `count` sets it when the record is published."""
         rows = self._unreported(offsets)
-        checks = (self._marks[rows] & _CHECKS) + 1
-        self._marks[rows] = np.minimum(checks, _CHECKS) | _REPORTED
-        return self._open(rows)
+        self._marks[rows] = self._marks[rows] & _CHECKS | _REPORTED
+        found = self._open(rows)
+        return found._replace(checks=np.minimum(found.checks + 1, _CHECKS))
+
+    def count(self, offsets: Ints, checks: Ints, *, are_stored: bool) -> None:
+        """Sets the numbers of checks that `heard` returned. Those not stored can be reported again."""
+        rows, found = self._find(offsets)
+        rows = rows[found]
+        if are_stored:
+            self._marks[rows] = self._marks[rows] & ~np.uint16(_CHECKS) | checks[found].astype(np.uint16)
+        else:
+            self._marks[rows] &= ~np.uint16(_REPORTED)
 
     def unheard(self, offsets: Ints, now_ms: int) -> OpenRows:
         """Notes that nobody has heard these checks: they do not count, and are due at once, or soon after repeated

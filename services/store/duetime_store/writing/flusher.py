@@ -1,5 +1,7 @@
 """Group commit: while one batch is flushed, the next collects; one write and one fdatasync serve all waiting callers.
 
+    take ──▶ write, flush ──▶ propose ──▶ committed, like all before it ──▶ publish
+
 If a write finds no room, or no descriptor for a new file, the log is cut back to its end before the batch, on disk too:
 the next recovery must not find rejected records. Only then do the callers get their errors. Any other failed write, and
 every failed fdatasync, ends all writing: the kernel may have dropped the pages, so a second attempt could succeed
@@ -7,12 +9,17 @@ without having written them.
 
 A batch whose places are all promised (promises.py) is published as soon as it is written. It is flushed with the next
 batch that needs a flush, with the checkpoint, or within FLUSH_LATER_MS.
+
+Batches are published in the order of the log. A committer that needs time (committing.py) commits some while the next
+are written, up to UNCOMMITTED_MAX.
 """
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import partial
 from typing import TypeVar
 
 import structlog
@@ -22,6 +29,7 @@ from duetime_core.errors import DiskFull, Overloaded, ReadOnly
 from duetime_store.files.gate import NO_FILES, NO_ROOM
 from duetime_store.log.segment import Segment
 from duetime_store.metrics import StoreMetrics
+from duetime_store.writing.committing import Alone, Committer
 from duetime_store.writing.staging import FlushBatch, refuse
 from duetime_store.writing.store import Store
 from duetime_store.writing.watch import DiskWatch
@@ -35,6 +43,8 @@ T = TypeVar("T")
 FLUSH_LATER_MS = 1_000
 # Batches up to this size that need no flush are written without a thread.
 QUICK_BYTES_MAX = 65_536
+# Batches written and not committed. Beyond it the next batch collects; the store limits their bytes.
+UNCOMMITTED_MAX = 16
 
 
 class _BatchNotWritten(Exception):
@@ -58,7 +68,9 @@ class Flusher:
         *,
         sync: bool,
         interval_ms: int,
+        committer: Committer | None = None,
     ) -> None:
+        """`committer`: Alone by default."""
         self._store = store
         self._watch = watch
         self._executor = executor
@@ -71,13 +83,21 @@ class Flusher:
         self.is_running = False
         # Segments written and not yet flushed: in async mode all, otherwise those with promised records.
         self._unflushed: dict[int, Segment] = {}
+        self._committer = committer or Alone()
+        # Proposed batches that are not known to be committed, in order. Their number falls as they are.
+        self._proposed: deque[FlushBatch] = deque()
+        self._commits, self._has_room = asyncio.Event(), asyncio.Event()
+        # The reason why the others never will be.
+        self._lost = ""
+        # The log is written, flushed and committed up to here.
+        self._written_end = self._flushed_end = self._committed_end = store.published_end
 
     def wake(self) -> None:
         """Call after staging anything."""
         self._staged.set()
 
     async def durable(self) -> None:
-        """Returns once everything staged so far is durable and published."""
+        """Returns once everything staged so far is published."""
         self.wake()
         durable = self._store.when_durable()
         if durable is not None:
@@ -88,7 +108,7 @@ class Flusher:
         return self._store.when_events_durable()
 
     async def events_durable(self) -> None:
-        """Returns once every group event so far is durable."""
+        """Returns once every group event so far is published."""
         durable = self._store.when_events_durable()
         if durable is not None:
             self.wake()
@@ -102,6 +122,9 @@ class Flusher:
                 self._staged.clear()
                 while (batch := self._store.take()) is not None:
                     await self._flush(batch)
+                    while len(self._proposed) >= UNCOMMITTED_MAX and not self._store.read_only_reason:
+                        self._has_room.clear()
+                        await self._has_room.wait()
         finally:
             self.is_running = False
 
@@ -117,10 +140,10 @@ class Flusher:
             await self.flush_written()
 
     async def flush_written(self) -> None:
-        """Everything published is durable on return, unless the shard is read-only."""
-        store, end = self._store, self._store.published_end
+        """Everything written is flushed on return, unless the shard is read-only."""
+        end = self._written_end
         segments, self._unflushed = list(self._unflushed.values()), {}
-        if self._sync and not segments and store.durable_end == end:
+        if self._sync and not segments and self._flushed_end == end:
             return
         try:
             # Necessary even without segments: another call may still be flushing those that it took.
@@ -128,7 +151,22 @@ class Flusher:
         except OSError as error:
             self._fail(error)
         else:
-            store.flushed(end)
+            self._flushed_end = max(self._flushed_end, end)
+            if (trouble := self._publish()) is not None:
+                await self.units_late(trouble)
+
+    async def settled(self) -> None:
+        """Everything staged so far, group events included, is flushed and committed on return. Raises: DueTimeError."""
+        await self.events_durable()
+        await self.durable()
+        await self.published_durable()
+
+    async def published_durable(self) -> None:
+        """Everything published so far is flushed and committed on return, unless the shard is read-only."""
+        end = self._store.published_end
+        await self.flush_written()
+        while self._store.durable_end < end and not self._store.read_only_reason:
+            await self._store.next_publish()
 
     async def _on_disk(self, work: Callable[[], T]) -> T:
         """Runs `work` on the executor's thread; the gate measures its duration."""
@@ -149,12 +187,17 @@ class Flusher:
             else:
                 segments = await self._on_disk(lambda: self._write(batch, owed, flushes))
         except _BatchNotWritten as refused:
-            await self._take_back(refused.error)
+            await self._take_back(batch, refused.error)
             return
         except OSError as error:
             self._fail(error)
             return
-        if not flushes:
+        self._written_end = batch.end
+        if flushes:
+            self._flushed_end = batch.end
+            for segment in owed:
+                self._unflushed.pop(segment.base, None)
+        else:
             self._unflushed.update((segment.base, segment) for segment in segments)
             if self._sync and not batch.is_promised:
                 # Another call voided the promises in the meantime.
@@ -162,16 +205,66 @@ class Flusher:
         if self._store.read_only_reason:
             # A flush of earlier writes failed in the meantime; the callers have their errors.
             return
-        for segment in owed:
-            self._unflushed.pop(segment.base, None)
-        trouble = self._store.publish(batch, -self._clock.ms_until(0))
-        if flushes:
-            self._store.flushed(batch.end)
-        elif batch.is_promised:
+        self._propose(batch)
+        if batch.is_promised and not flushes:
             self._metrics.promised.inc(batch.count)
+        trouble = self._publish()
         self._metrics.flushed(batch.count - batch.moved_count, batch.size, time.perf_counter() - started)
         if trouble is not None:
             await self.units_late(trouble)
+
+    def _propose(self, batch: FlushBatch) -> None:
+        committed = self._committer.propose(batch)
+        if committed is None:
+            assert not self._proposed, "groups before it are not committed"
+            self._committed_end = batch.end
+            return
+        self._proposed.append(batch)
+        self._store.gate.propose()
+        committed.add_done_callback(partial(self._committed, batch))
+
+    def _committed(self, batch: FlushBatch, done: "asyncio.Future[None]") -> None:
+        """A callback: `run_commits` does the work, so that its errors end the node."""
+        self._commits.set()
+        if done.cancelled():
+            self._lost = self._lost or "the committer has stopped"
+        elif (error := done.exception()) is not None:
+            self._lost = self._lost or str(error)
+        else:
+            batch.is_committed = True
+
+    async def run_commits(self) -> None:
+        """Publishes batches as they are committed."""
+        while True:
+            await self._commits.wait()
+            self._commits.clear()
+            await self.publish_committed()
+
+    async def publish_committed(self) -> None:
+        """Publishes the groups committed since the last call. Ends all writing if a commit has failed."""
+        store = self._store
+        while self._proposed and self._proposed[0].is_committed:
+            self._committed_end = self._proposed.popleft().end
+            store.gate.committed()
+        self._has_room.set()
+        if not store.read_only_reason:
+            trouble = self._publish()
+            if self._lost:
+                store.fail(f"committing the log: {self._lost}")
+            if trouble is not None:
+                await self.units_late(trouble)
+
+    def _publish(self) -> OSError | None:
+        """Publishes the batches that readers may see now, in the order of the log. Returns as Store.publish."""
+        store, trouble = self._store, None
+        flushed_end = self._flushed_end if self._sync else self._written_end
+        safe_end = min(flushed_end, self._committed_end)
+        while (batch := store.oldest_taken) is not None and batch.end <= self._written_end:
+            if batch.end > safe_end and (batch.changes_units or not batch.is_promised):
+                break
+            trouble = store.publish(batch, -self._clock.ms_until(0)) or trouble
+        store.flushed(safe_end)
+        return trouble
 
     def _is_quick(self, batch: FlushBatch) -> bool:
         """Whether to write a batch without a flush on this thread: faster than two thread switches, each of which waits
@@ -191,12 +284,16 @@ class Flusher:
             _flush_all([*segments, *(segment for segment in owed if segment not in segments)])
         return segments
 
-    async def _take_back(self, why: OSError) -> None:
-        """Takes back the batch and everything staged after it."""
+    async def _take_back(self, batch: FlushBatch, why: OSError) -> None:
+        """Takes back the batch and everything staged after it. Those before it were proposed, and may be committed."""
         store, watch = self._store, self._watch
         is_full = why.errno in NO_ROOM
         if is_full:
             watch.fill(_text(why))
+        while store.oldest_taken is not batch:
+            if store.read_only_reason:
+                return
+            await store.next_publish()
         callers = store.undo()
 
         def take_back() -> None:

@@ -115,7 +115,7 @@ class FlushBatch:
     event_waiters: "list[asyncio.Future[None]]" = field(default_factory=list)
     # Callbacks that write end marks into units; they raise OSError if these could not be written.
     marks: list[Callable[[], None]] = field(default_factory=list)
-    # Callbacks that learn whether the batch became durable.
+    # Callbacks that learn whether the batch was published.
     settles: list[Callable[[bool], None]] = field(default_factory=list)
     # Index keys of its records, put by put.
     keys: list[Part] = field(default_factory=list)
@@ -124,6 +124,8 @@ class FlushBatch:
     # Records with places from these promises.
     promised_count: int = 0
     promises: list[Promise] = field(default_factory=list)
+    # Whether its commit is known (committing.py).
+    is_committed: bool = False
 
     def add(self, placed: bytearray, intake: Intake, runs: list[tuple[int, int, int]], segment_bytes: int) -> None:
         """Adds the bytes of a put's records, in one buffer for each segment. `runs`: see runs.runs_in."""
@@ -155,6 +157,40 @@ class FlushBatch:
     def is_promised(self) -> bool:
         """Whether durable plans decide all of its places: readers may then see it before it is durable."""
         return self.promised_count == self.count and all(promise.is_durable for promise in self.promises)
+
+    def publish_units(self) -> OSError | None:
+        """Makes its records visible in their queues. Returns the error that kept units from being written."""
+        trouble = None
+        for queue, count in self.queues.items():
+            try:
+                queue.publish(count)
+            except OSError as error:
+                trouble = error
+        return trouble
+
+    def publish_entries(self, now_ms: float) -> int:
+        """Adds its new entries to their lanes, and removes the restored ones. Returns the number put aside."""
+        quarantined = 0
+        for rows in self.added:
+            rows.lane.added(*rows[1:])
+        for lane, entries, dues, topics, _ in self.restored:
+            lane.publish(entries)
+            dues = dues[topics >= 0]
+            aside = len(entries) - len(dues)
+            lane.quarantined_count += aside
+            quarantined += aside
+            if len(dues):
+                lane.lateness.observe(dues, now_ms)
+        return quarantined
+
+    def undo(self) -> None:
+        """Takes its changes of queues and lanes back, and reports that to its callbacks."""
+        for queue in self.queues:
+            queue.unstage()
+        for lane in self.lanes:
+            lane.undo()
+        for callback in self.settles:
+            callback(False)
 
     def repoint(self, may_have_ended: Callable[[ConsumeQueue], bool]) -> OSError | None:
         """Points units to the copies, which are durable. Returns the error that kept units from being written. Such

@@ -1,13 +1,15 @@
 """The shard's state, and the only code that changes it. Synchronous, with no I/O but reads; single-threaded: no locks.
 
-    put ──▶ staged ──(Flusher: write, fdatasync)──▶ publish ──▶ readers see it, callers are answered
+    put ──▶ staged ──(Flusher: write, fdatasync, commit)──▶ publish ──▶ readers see it, callers are answered
 
 `put` gives every record its place (queue offset, log position, store time) and stages it. `take` hands the staged
-records to the flusher as one FlushBatch; `publish` makes a durable batch visible. State that readers see (queue units,
-watermarks) changes only in `publish`; `undo` reverts all staged changes.
+records to the flusher as one FlushBatch; `publish` makes the oldest taken batch visible once it is committed
+(committing.py). State that readers see (queue units, watermarks) changes only in `publish`; `undo` reverts all staged
+changes.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -101,11 +103,12 @@ class Store:
         self._end = log.end
         self._waiting_bytes = 0
         self._staged = FlushBatch()
-        self._flushing: FlushBatch | None = None
+        # Taken, unpublished batches, oldest first.
+        self._taken: deque[FlushBatch] = deque()
         self._publish_waiters: list[asyncio.Future[None]] = []
 
     def put(self, records: bytes, batches: Sequence[int] = ()) -> PutOutcome:
-        """Stages records; the outcome holds once the batch is durable (`when_durable`). Those that repeat one of the
+        """Stages records; the outcome holds once the batch is published (`when_durable`). Those that repeat one of the
         newest messages are answered with its place.
 
         Args:
@@ -214,7 +217,13 @@ class Store:
 
     @property
     def unpublished(self) -> list[FlushBatch]:
-        return [self._staged] if self._flushing is None else [self._staged, self._flushing]
+        """The batches that no reader sees, newest first."""
+        return [self._staged, *reversed(self._taken)]
+
+    @property
+    def oldest_taken(self) -> FlushBatch | None:
+        """The batch to be published next; None: all taken ones are published."""
+        return self._taken[0] if self._taken else None
 
     def first_copies(self, intake: Intake, asked: Sequence[int]) -> dict[int, FirstCopy]:
         """The newest records that some of `asked` repeat, by index; their places hold once all staged is durable."""
@@ -223,7 +232,7 @@ class Store:
     @property
     def visible_log(self) -> VisibleLog:
         """The log, including staged records."""
-        return VisibleLog(self.log, self.log.published_end, (self._staged, self._flushing))
+        return VisibleLog(self.log, self.log.published_end, self.unpublished)
 
     def stage_sent(self, intake: Intake, outcome: PutOutcome) -> Ints:
         """Stages records without faults (writing/faults.py). Returns their positions."""
@@ -361,13 +370,14 @@ class Store:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is staged or being flushed."""
-        return not self._staged.count and self._flushing is None
+        """Whether everything staged is published."""
+        return not self._staged.count and not self._taken
 
     def when_durable(self) -> "asyncio.Future[None] | None":
-        """Done when everything staged so far is durable. None: nothing is staged or being flushed."""
-        batch = self._staged if self._staged.count else self._flushing
-        return None if batch is None else waiter(batch.done)
+        """Done when everything staged so far is published. None: it is."""
+        if self._staged.count:
+            return waiter(self._staged.done)
+        return waiter(self._taken[-1].done) if self._taken else None
 
     def when_taken(self) -> "asyncio.Future[None] | None":
         """Done when everything staged so far goes to the disk, or is dropped. None: nothing is staged."""
@@ -376,13 +386,13 @@ class Store:
     def when_events_durable(self) -> "asyncio.Future[None] | None":
         """Done when every group event so far is durable, even if a full disk makes a second write necessary. None: all
         are durable."""
-        for holder in (self.journal, self._staged, self._flushing):
-            if holder is not None and holder.entries:
-                return waiter(holder.waiters if isinstance(holder, Journal) else holder.event_waiters)
-        return None
+        if self.journal.entries:
+            return waiter(self.journal.waiters)
+        batch = next((batch for batch in self.unpublished if batch.entries), None)
+        return None if batch is None else waiter(batch.event_waiters)
 
     def next_publish(self) -> "asyncio.Future[None]":
-        """Done at the next publish, and when published records become durable."""
+        """Done at the next publish, when published records become durable, and when all writing ends."""
         return waiter(self._publish_waiters)
 
     def take(self) -> FlushBatch | None:
@@ -393,35 +403,23 @@ class Store:
             self.stage_events()
         if not self._staged.count:
             return None
-        self._flushing, self._staged = self._staged, FlushBatch()
-        wake(self._flushing.taken)
-        return self._flushing
+        batch, self._staged = self._staged, FlushBatch()
+        self._taken.append(batch)
+        wake(batch.taken)
+        return batch
 
     def publish(self, batch: FlushBatch, now_ms: float) -> OSError | None:
-        """Publishes a durable batch: readers see it, watermarks move, waiting callers resume. Returns the error that
-        kept units from being written, if any; these are then late, and nothing else differs."""
-        trouble = None
+        """Publishes the oldest taken batch: readers see it, watermarks move, waiting callers resume. Returns the error
+        that kept units from being written, if any; these are then late, and nothing else differs."""
         self.queues.shared.begin_publish()
-        for queue, count in batch.queues.items():
-            try:
-                queue.publish(count)
-            except OSError as error:
-                trouble = error
+        trouble = batch.publish_units()
         self.ledger.publish(batch.added, batch.restored, batch.ended)
-        for rows in batch.added:
-            rows.lane.added(*rows[1:])
-        for lane, entries, dues, topics, _ in batch.restored:
-            lane.publish(entries)
-            dues = dues[topics >= 0]
-            aside = len(entries) - len(dues)
-            lane.quarantined_count += aside
-            self.quarantined_count += aside
-            if len(dues):
-                lane.lateness.observe(dues, now_ms)
+        self.quarantined_count += batch.publish_entries(now_ms)
         trouble = batch.repoint(self._may_have_ended) or trouble
         trouble = batch.end_entries() or trouble
         self.new_keys.publish(batch.keys)
-        self._flushing = None
+        oldest = self._taken.popleft()
+        assert batch is oldest, "batches are published in the order of the log"
         if batch.is_promised and self._owed_from is None:
             self._owed_from = self.log.published_end
         self.log.published_end, self.published_at_ms = batch.end, batch.stored_at_ms
@@ -445,15 +443,11 @@ class Store:
         self.promises.clear()
         for batch in self.unpublished:
             callers += batch.done
-            for queue in batch.queues:
-                queue.unstage()
-            for lane in batch.lanes:
-                lane.undo()
-            for callback in batch.settles:
-                callback(False)
+            batch.undo()
             callers += self._undo_events(batch)
         wake(self._staged.taken)
-        self._flushing, self._staged = None, FlushBatch()
+        self._taken.clear()
+        self._staged = FlushBatch()
         self._end = self.log.published_end
         self.recent.cut(self._end)
         self._waiting_bytes = 0
@@ -476,6 +470,7 @@ class Store:
         error = ReadOnly(f"the shard accepts no writes:  {reason}")
         refuse(self.undo(), error)
         refuse(self.journal.waiters, error)
+        self._wake_publish_waiters()
         return error
 
     @property
@@ -485,15 +480,18 @@ class Store:
 
     @property
     def durable_end(self) -> int:
-        """A power cut keeps the log up to here (async mode: may not); readers see it up to `published_end`."""
+        """The log is flushed (async mode: written) and committed up to here; readers see it up to `published_end`."""
         return self.log.published_end if self._owed_from is None else self._owed_from
 
     def flushed(self, end: int) -> None:
-        """Notes that all published records before `end` are durable."""
+        """Notes that all published records before `end` are flushed and committed."""
         if self._owed_from is not None and end > self._owed_from:
             self._owed_from = end if end < self.log.published_end else None
-            wake(self._publish_waiters)
-            self._publish_waiters.clear()
+            self._wake_publish_waiters()
+
+    def _wake_publish_waiters(self) -> None:
+        wake(self._publish_waiters)
+        self._publish_waiters.clear()
 
     def read_record(self, position: int, size: int) -> bytes:
         """As CommitLog.read_record."""

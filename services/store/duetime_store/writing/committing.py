@@ -1,0 +1,32 @@
+"""The step between writing a group of records and publishing it: its commit.
+
+    staged ──▶ written, flushed (Flusher) ──▶ committed (Committer) ──▶ published (Store)
+
+A group is committed when no failure that the shard is built for can lose it. With one copy the flush achieves that. A
+shard with copies needs a majority of them, so several of its groups may be under way at a time.
+"""
+
+import asyncio
+from typing import Protocol
+
+from duetime_store.writing.staging import FlushBatch
+
+
+class Committer(Protocol):
+    """Decides when written groups are committed."""
+
+    def propose(self, group: FlushBatch) -> "asyncio.Future[None] | None":
+        """Proposes the group that follows the last one in the log. It is written and, unless the mode is async or
+        durable plans decide its places (promises.py), flushed.
+
+        Returns a future that is done when the group is committed, in any order of the groups; None: it is. An error
+        ends all writing: the groups that are not committed by then never will be by this process.
+        """
+        ...
+
+
+class Alone:
+    """The committer of a shard with one copy: a flushed group is committed."""
+
+    def propose(self, group: FlushBatch) -> None:
+        """See Committer."""
