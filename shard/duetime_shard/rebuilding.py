@@ -221,7 +221,10 @@ class UnitRebuilder:
         at, place = int(offset[0]), (queue, int(offset[0]))
         if at >= queue.next_offset:
             queue.rebuild(offset, unit, np.array([True]))
-        elif at >= queue.min_offset and (queue.is_free(at) or place in self._claimed):
+        elif at < queue.min_offset:
+            # The power cut lost the first records of the queue.
+            queue.rebuild_copies(offset, unit)
+        elif queue.is_free(at) or place in self._claimed:
             self._claimed.discard(place)
             queue.repoint(offset, unit)
         else:

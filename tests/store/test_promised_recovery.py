@@ -18,7 +18,7 @@ from duetime_store.writing.staging import OK
 from duetime_store.writing.store import Store
 
 from tests.power_disk import PowerDisk, Unlucky
-from tests.store.conftest import HandClock, Shard, ids, log_file, restored, sent, timer
+from tests.store.conftest import HandClock, Shard, ids, log_file, remove, restored, sent, timer
 
 LEVEL_MS = 1_000
 
@@ -52,7 +52,7 @@ class Cut(Shard):
     def places(self, topic: str = "orders") -> list[tuple[int, int]]:
         """(position, size) of a topic's records."""
         queue = self.store.queues.find(topic, 0)
-        return [unit[:2] for unit in queue.read(queue.min_offset, 100).tolist()]
+        return [unit[:2] for unit in queue.read_at(np.arange(queue.min_offset, queue.max_offset)).tolist()]
 
     def lose_and_kill(self, *spans: tuple[int, int]) -> None:
         """As `lose`; the next start is killed when it has written records again."""
@@ -114,6 +114,27 @@ def test_a_lost_or_torn_record_has_its_place_again(cut: Cut, kept: float, is_the
     assert contents(cut) == seen
     assert damages(cut) == []
     assert cut.restore(1, 0, 2).statuses == [1, 1]
+
+
+@pytest.mark.parametrize("first", [0, 150])
+def test_first_records_of_a_queue_have_their_places_again(cut: Cut, first: int) -> None:
+    """The power cut also lost the queue's files, and kept the message after them; `first`: their offset, in the first
+    or second file of the queue."""
+    cut.store.queues.counts.grow("orders", 1)
+    if first:
+        cut.put(*(sent(f"before {number}") for number in range(first)))
+    cut.fill("AB")
+    cut.promise(1, 0, 2)
+    cut.fall_due(1, 0, 2)
+    cut.put(*(sent(f"after {number}") for number in range(110)))
+    seen = contents(cut)
+    remove(cut.root / "consumequeue" / "orders")
+    cut.lose(*cut.places()[: first + 2])
+    assert contents(cut) == seen[first:]
+    assert cut.opened.report.promised == 2
+    cut.reopen()
+    assert contents(cut) == seen[first:]
+    assert all(damage.startswith("commitlog/") for damage in damages(cut))
 
 
 def test_record_is_written_again_for_any_time_and_in_order(cut: Cut) -> None:

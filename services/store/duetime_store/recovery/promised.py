@@ -26,7 +26,7 @@ from duetime_format.errors import DamagedBytes
 from duetime_format.placing import place
 from duetime_format.plans import PLAN_MS_MAX, Plan
 from duetime_format.restore import PulledEntry, UnrestorableEntry, restore
-from duetime_format.units import UNIT_TYPE, dues_of
+from duetime_format.units import FILLER, UNIT_TYPE, dues_of
 
 from duetime_store.lanes.lane import PENDING, ShardLane
 from duetime_store.log.intake import Intake, parse
@@ -120,8 +120,11 @@ def _is_due(store: Store, due_at_ms: int, made_at_ms: int) -> bool:
 
 
 def _is_free(store: Store, queue: ConsumeQueue, offset: int) -> bool:
-    """Whether a place in the queue holds no readable record."""
-    if not queue.min_offset <= offset < queue.max_offset:
+    """Whether a place in the queue holds no readable record. Places before the queue's first unit hold none: retention
+    deletes a plan before the records after it, so a power cut lost those."""
+    if offset < queue.min_offset:
+        return True
+    if offset >= queue.max_offset:
         return False
     position, size, _ = queue.read(offset, 1)[0].item()
     try:
@@ -134,6 +137,8 @@ def _is_free(store: Store, queue: ConsumeQueue, offset: int) -> bool:
 def _fill(store: Store, intake: Intake, one: _PromisedEntry, queue: ConsumeQueue, due_at_ms: int) -> None:
     """Stages the record for a place that the queue has passed: a power cut lost it and kept the records after it."""
     entries, offsets = np.array([one.entry]), np.array([one.offset])
+    if one.offset < queue.min_offset:
+        queue.rebuild_copies(offsets, np.frombuffer(FILLER, UNIT_TYPE))
     placed = place(intake, np.zeros(1, np.int64), offsets.tolist(), [0], store.clock.now_ms())
     store.move(queue, offsets, np.frombuffer(placed.units, UNIT_TYPE).copy(), bytes(placed.data))
     one.lane.stage(entries, one.lane.units(entries))
