@@ -1,7 +1,7 @@
 """The limit of a topic: an operator's, completed by a declared one."""
 
 import pytest
-from duetime.v1.consumer_pb2 import GroupLimits
+from duetime.v1.consumer_pb2 import GroupLimits, GroupPause
 from duetime_core.rpc import group_limits
 from duetime_format import rates
 
@@ -33,3 +33,13 @@ def test_limit_of_an_operator_takes_precedence(rows: list[tuple[str, str, int, b
     found = limits_of(*rows)
     assert {topic: rates.limit_text(one) for topic, one in group_limits.effective(found).items()} == texts
     assert group_limits.parse(group_limits.render(found)) == found
+
+
+def test_pause_stays_with_other_limits() -> None:
+    pause = GroupPause(since_ms=5, until_ms=9)
+    found = group_limits.paused(limits_of(DECLARED), pause, now_ms=7)
+    assert (found.set_at_ms, group_limits.pause_of(found)) == (7, pause)
+    assert group_limits.paused(found, pause, now_ms=8) is found
+    limited = group_limits.replaced(found, limits_of(("", "1/s", 0, False)).limits[0], now_ms=8)
+    assert group_limits.parse(group_limits.render(limited)).pause == pause
+    assert group_limits.pause_of(group_limits.paused(limited, None, now_ms=9)) is None

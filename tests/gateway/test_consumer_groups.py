@@ -273,6 +273,25 @@ async def test_group_is_paused_on_all_shards(tapped: Gateway, taps: list[TappedS
     assert len(found) == 4
 
 
+async def test_shard_that_joins_later_is_paused_too(tmp_path: Path) -> None:
+    async with real_store(tmp_path, 0) as old, Gateway(tmp_path, {0: old.port}) as alone:
+        await create(alone)
+        pause = consumer_pb2.PauseGroupRequest(name="billing")
+        for _ in range(2):
+            await alone.stub.PauseGroup(pause, timeout=WAIT_S)
+        async with (
+            real_store(tmp_path, 1) as new,
+            Gateway(tmp_path, {0: old.port, 1: new.port}) as both,
+        ):
+            await make_topic(both)
+            await both.send(*(message(queue=queue) for queue in range(4)))
+            assert not (await receive(both, wait_ms=50)).messages
+            resume = consumer_pb2.ResumeGroupRequest(name="billing")
+            assert not (await both.stub.ResumeGroup(resume, timeout=WAIT_S)).pauses
+            found = [one for _ in range(2) for one in (await receive(both, wait_ms=1_000)).messages]
+            assert len(found) == 4
+
+
 async def test_topic_is_paused_on_all_shards(tapped: Gateway, taps: list[TappedStore]) -> None:
     stub = tapped.stub
     pause, resume = gateway_pb2.PauseTopicRequest(name="orders", for_ms=60_000), gateway_pb2.ResumeTopicRequest

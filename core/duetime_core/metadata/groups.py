@@ -134,22 +134,26 @@ class GroupTable:
     async def limit(self, name: str, limit: consumer_pb2.GroupLimit) -> consumer_pb2.Group:
         """The group with another limit. Raises: NotFound, Unavailable, GroupLimitsExhausted."""
         now_ms = self._clock.now_ms()
-
-        def change(row: GroupModel) -> None:
-            known = group_limits.known_of(_message(row))
-            row.limits = group_limits.render(group_limits.replaced(known, limit, now_ms))
-
-        return await self._change(name, change)
+        return await self._set_limits(name, lambda known: group_limits.replaced(known, limit, now_ms))
 
     async def declare(self, name: str, limits: Iterable[consumer_pb2.GroupLimit]) -> consumer_pb2.Group:
         """The group with these declared limits. Raises: as `limit`."""
         now_ms, found = self._clock.now_ms(), [*limits]
+        return await self._set_limits(name, lambda known: group_limits.declared(known, found, now_ms))
 
+    async def pause(self, name: str, pause: consumer_pb2.GroupPause | None) -> consumer_pb2.Group:
+        """The group with this pause in all topics; None: without one. Raises: NotFound, Unavailable."""
+        now_ms = self._clock.now_ms()
+        return await self._set_limits(name, lambda known: group_limits.paused(known, pause, now_ms))
+
+    async def _set_limits(
+        self, name: str, changed: Callable[[consumer_pb2.GroupLimits], consumer_pb2.GroupLimits]
+    ) -> consumer_pb2.Group:
         def change(row: GroupModel) -> None:
             known = group_limits.known_of(_message(row))
-            changed = group_limits.declared(known, found, now_ms)
-            if changed is not known:
-                row.limits = group_limits.render(changed)
+            new = changed(known)
+            if new is not known:
+                row.limits = group_limits.render(new)
 
         return await self._change(name, change)
 

@@ -1,12 +1,16 @@
-"""Limits of groups: their text in the metadata database, their violations and changes. Pure.
+"""Limits and pauses of groups: their text in the metadata database, their violations and changes. Pure.
 
-{"set_at_ms": 1700000000000, "limits": [{"topic": "orders", "rate": "50/s", "per_key": 0, "declared": false}]}
+{
+    "set_at_ms": 1700000000000,
+    "limits": [{"topic": "orders", "rate": "50/s", "per_key": 0, "declared": false}],
+    "pause": {"since_ms": 1700000000000, "until_ms": 0}
+}
 """
 
 import json
 from collections.abc import Iterable
 
-from duetime.v1.consumer_pb2 import Group, GroupLimit, GroupLimits
+from duetime.v1.consumer_pb2 import Group, GroupLimit, GroupLimits, GroupPause
 from duetime_format import limits, rates
 from duetime_format.errors import Violation, within
 
@@ -28,6 +32,8 @@ def parse(text: str) -> GroupLimits:
         limit = found.limits.add(topic=one["topic"], per_key=one.get("per_key", 0), declared=one.get("declared", False))
         if one.get("rate"):
             rates.fill(limit.rate, one["rate"])
+    if stored.get("pause"):
+        found.pause.CopyFrom(GroupPause(**stored["pause"]))
     return found
 
 
@@ -37,7 +43,10 @@ def render(found: GroupLimits) -> str:
         {"topic": one.topic, "rate": rates.rate_of(one), "per_key": one.per_key, "declared": one.declared}
         for one in found.limits
     ]
-    return json.dumps({"set_at_ms": found.set_at_ms, "limits": rows})
+    stored = {"set_at_ms": found.set_at_ms, "limits": rows}
+    if found.HasField("pause"):
+        stored["pause"] = {"since_ms": found.pause.since_ms, "until_ms": found.pause.until_ms}
+    return json.dumps(stored)
 
 
 def known_of(group: Group) -> GroupLimits:
@@ -66,12 +75,24 @@ def declared(known: GroupLimits, found: Iterable[GroupLimit], now_ms: int) -> Gr
     return known if list(changed.limits) == list(known.limits) else changed
 
 
+def paused(known: GroupLimits, pause: GroupPause | None, now_ms: int) -> GroupLimits:
+    """The limits with this pause of the group in all topics; None: it has none. An equal one changes nothing."""
+    if pause == pause_of(known):
+        return known
+    return GroupLimits(set_at_ms=max(now_ms, known.set_at_ms + 1), limits=known.limits, pause=pause)
+
+
+def pause_of(found: GroupLimits) -> GroupPause | None:
+    """The pause of the group in all topics."""
+    return found.pause if found.HasField("pause") else None
+
+
 def _changed(known: GroupLimits, found: list[GroupLimit], now_ms: int) -> GroupLimits:
     most = limits.GROUP_LIMITS_MAX
     if len(found) > most:
         raise GroupLimitsExhausted(f"the group would have {len(found)} limits, the maximum is {most}: remove some")
     found.sort(key=lambda one: (not one.declared, one.topic))
-    return GroupLimits(set_at_ms=max(now_ms, known.set_at_ms + 1), limits=found)
+    return GroupLimits(set_at_ms=max(now_ms, known.set_at_ms + 1), limits=found, pause=pause_of(known))
 
 
 def effective(found: GroupLimits) -> dict[str, GroupLimit]:

@@ -303,12 +303,14 @@ class GroupLimit(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., rate: _Optional[_Union[DeliveryRate, _Mapping]] = ..., per_key: _Optional[int] = ..., declared: bool = ...) -> None: ...
 
 class GroupLimits(_message.Message):
-    __slots__ = ("set_at_ms", "limits")
+    __slots__ = ("set_at_ms", "limits", "pause")
     SET_AT_MS_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_FIELD_NUMBER: _ClassVar[int]
     set_at_ms: int
     limits: _containers.RepeatedCompositeFieldContainer[GroupLimit]
-    def __init__(self, set_at_ms: _Optional[int] = ..., limits: _Optional[_Iterable[_Union[GroupLimit, _Mapping]]] = ...) -> None: ...
+    pause: GroupPause
+    def __init__(self, set_at_ms: _Optional[int] = ..., limits: _Optional[_Iterable[_Union[GroupLimit, _Mapping]]] = ..., pause: _Optional[_Union[GroupPause, _Mapping]] = ...) -> None: ...
 
 class LimitGroupRequest(_message.Message):
     __slots__ = ("name", "limit")

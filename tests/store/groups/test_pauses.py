@@ -191,6 +191,27 @@ async def test_pauses_of_topics_are_those_of_a_shard(store: Consuming, monkeypat
         assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
+async def test_shard_that_joins_later_learns_the_pause_with_a_receive(store: Consuming) -> None:
+    def named(set_at_ms: int, **pause: int) -> consumer_pb2.GroupLimits:
+        limits = consumer_pb2.GroupLimits(set_at_ms=set_at_ms)
+        if pause:
+            limits.pause.CopyFrom(consumer_pb2.GroupPause(**pause))
+        return limits
+
+    now_ms = store.clock.now_ms()
+    await store.send("a")
+    await pause(store, topic="other")
+    assert await store.receive(limits=named(1, since_ms=now_ms, until_ms=now_ms + HOUR_MS)) == []
+    found = [(one.topic, one.since_ms, one.until_ms) for one in (await store.describe()).pauses]
+    assert found == [("", now_ms, now_ms + HOUR_MS), ("other", now_ms, 0)]
+    assert await store.receive(limits=named(0)) == []
+    waits = asyncio.create_task(store.receive(wait_ms=30_000))
+    await waiting(store)
+    await store.stub.PutGroup(consumer_pb2.Group(name=GROUP, limits=named(2)), timeout=60)
+    assert names(await waits) == ["a"]
+    assert [one.topic for one in (await store.describe()).pauses] == ["other"]
+
+
 @pytest.mark.parametrize("end", ["again", "kill"])
 async def test_pause_survives_a_restart(store: Consuming, end: str) -> None:
     await store.send("a")

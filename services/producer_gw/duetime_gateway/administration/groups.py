@@ -193,7 +193,11 @@ class ConsumerGroups:
         """Pauses or resumes a group: see `DeliveryPauses.change`. Raises: DueTimeError: as there, or no such group."""
         check_pause(request)
         await self._groups.get(request.name)
-        return await self._pauses.change(request)
+        answer = await self._pauses.change(request)
+        # Shards that join later learn this pause. Pauses of single topics don't concern them: they have none of these.
+        whole = next((pause for pause in answer.pauses if not pause.topic), None)
+        await self._announced(await self._groups.pause(request.name, whole))
+        return answer
 
     async def delete(self, request: consumer_pb2.DeleteGroupRequest) -> None:
         """Deletes a group. Idempotent: also if some shards have already deleted it.

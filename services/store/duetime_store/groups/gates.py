@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from duetime.v1 import consumer_pb2
+from duetime_core.rpc import group_limits
 
 from duetime_store.groups.keys import KeyGates
 from duetime_store.groups.pauses import GroupPauses
@@ -17,9 +18,14 @@ class DeliveryGates(NamedTuple):
     keys: KeyGates
 
     def learn(self, group: str, limits: consumer_pb2.GroupLimits) -> None:
-        """Applies a group's limits, unless they are older than the known ones. Raises: InvalidArgument."""
+        """Applies a group's limits and its pause in all topics, unless they are older than the known ones.
+
+        Raises:
+            InvalidArgument: as `GroupPermits.learn`.
+        """
         if self.permits.learn(group, limits):
             self.keys.refresh(group)
+            self.pauses.learn(group, group_limits.pause_of(limits))
 
     async def forget(self, group: str) -> None:
         """Removes pauses and limits of a deleted group."""

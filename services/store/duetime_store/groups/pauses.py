@@ -155,6 +155,16 @@ class GroupPauses:
         found = self.of(request.name)
         return consumer_pb2.GroupPauses(pauses=[one for one in found if request.name or one.topic == request.topic])
 
+    def learn(self, group: str, named: consumer_pb2.GroupPause | None) -> None:
+        """Applies the pause of a group in all topics that a gateway names: this shard may have joined after it began.
+        It need not be durable: the first receive after a start names it again."""
+        changed = {key: pause for key, pause in self._pauses.items() if key != (group, "")}
+        if named is not None:
+            changed[group, ""] = Pause(named.since_ms, named.until_ms)
+        if changed != self._pauses:
+            self._pauses = changed
+            self._wake()
+
     async def forget(self, group: str) -> None:
         """Ends the pauses of a deleted group."""
         await self.resume(consumer_pb2.ResumeGroupRequest(name=group))

@@ -164,7 +164,9 @@ class GroupPermits:
         Raises:
             InvalidArgument: a rate breaks a limit, or there are too many.
         """
-        if limits.set_at_ms <= self._set_at_ms.get(group, 0) or not (limits.limits or group in self._limits):
+        if limits.set_at_ms <= self._set_at_ms.get(group, 0):
+            return False
+        if not (limits.limits or limits.HasField("pause") or group in self._limits):
             return False
         _check(limits)
         self._set_at_ms[group] = limits.set_at_ms
