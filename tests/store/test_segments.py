@@ -1,5 +1,6 @@
 """Segments of the log: writes, flushes, and the place of a record."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ from duetime_store.files.disk import Disk
 from duetime_store.log.commitlog import CommitLog
 from duetime_store.log.segment import Segment
 from duetime_store.writing.flusher import _flush_all
+
+from tests.power_disk import PowerCut, PowerDisk, Unlucky
 
 SIZE = 4_096
 
@@ -51,3 +54,27 @@ def test_a_segment_keeps_room_for_a_blank(tmp_path: Path) -> None:
         assert log.place(start, room) == start
         assert log.place(start, room + 1) == start - start % SIZE + SIZE
     log.close()
+
+
+def test_name_of_a_file_from_a_killed_process_is_durable_before_it_is_used(tmp_path: Path) -> None:
+    """The process may die between the creation of a file and the flush of its name; the next one finds the file."""
+    seen = set()
+    for operations in range(1, 8):
+        folder = tmp_path / str(operations) / "commitlog"
+        folder.mkdir(parents=True)
+        killed = PowerDisk(folder.parent, Unlucky())
+        killed.cut_power_in(operations)
+        with suppress(PowerCut):
+            CommitLog(killed, folder, SIZE).write([(0, [b"first"])])
+        killed.close_all()
+        disk = PowerDisk(folder.parent, Unlucky())
+        disk.go_on_from(killed)
+        log = CommitLog(disk, folder, SIZE)
+        seen.add(log.max_position)
+        log.write([(0, [b"second"])])
+        log.flush_from(0)
+        disk.close_all()
+        disk.lose()
+        (path,) = folder.iterdir()
+        assert path.read_bytes() == b"second".ljust(SIZE, b"\0")
+    assert seen == {0, SIZE}

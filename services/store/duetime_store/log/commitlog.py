@@ -59,6 +59,9 @@ class CommitLog:
         files = sorted(path for path in directory.iterdir() if path.name.isdigit() and len(path.name) == 20)
         if files and files[-1].stat().st_size == 0:
             disk.unlink(files.pop())
+        if files:
+            # A killed process may have created the last file without making its name durable.
+            disk.sync_directory(directory)
         self.segment_bytes = files[0].stat().st_size if files else segment_bytes
         self.missing = self._missing(files)
         if self.missing and not accept_missing:
