@@ -51,6 +51,10 @@ PROOFS = {
     "races": Proof((*PRODUCT, "tests/crash")),
     "torture": Proof(("format", "core", "shard", "services/store", "tests/crash", "tests/store")),
     "lives": Proof(("format", "core", "shard", "services/store", "tests/store")),
+    "copies": Proof(
+        ("format", "services/store/duetime_store/copies", "services/store/duetime_store/log", "native", "tests/copies"),
+        False,
+    ),
     "explore": Proof((*PRODUCT, "spark", "tests")),
     "fuzz": Proof((*PRODUCT, "spark", "tests/fuzz")),
     "sanitize": Proof((*ENGINE, "spark", "tests/fuzz")),

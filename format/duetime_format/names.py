@@ -16,6 +16,8 @@ CHECKS_TOPIC = "DT_CHECKS"
 PLANS_TOPIC = "DT_PLANS"
 # Deletions of topics (deletions.py): one queue on each shard.
 DELETED_TOPIC = "DT_DELETED"
+# Ends of the entries of a log with copies (marks.py): one queue on each shard.
+RAFT_TOPIC = "DT_RAFT"
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 # Begins RocketMQ's name of a lite topic: `%LMQ%$parent$lite`. No topic has it: `$` is not allowed in names.
@@ -43,6 +45,7 @@ SYSTEM_TOPICS = frozenset(
         CHECKS_TOPIC,
         PLANS_TOPIC,
         DELETED_TOPIC,
+        RAFT_TOPIC,
         HALF_TOPIC,
         OP_TOPIC,
         ROCKSDB_HALF_TOPIC,
@@ -60,7 +63,10 @@ SYSTEM_TOPICS = frozenset(
 SYSTEM_PREFIXES = (RETRY_PREFIX, DLQ_PREFIX, "rmq_sys_", "DT_")
 # Topics that no call reads by name: half messages are hidden until their commit, the others have a shard's own records.
 CLOSED_TOPICS = frozenset(
-    {HALF_TOPIC, OP_TOPIC, ROCKSDB_HALF_TOPIC, ROCKSDB_OP_TOPIC, GROUPS_TOPIC, CHECKS_TOPIC, PLANS_TOPIC, DELETED_TOPIC}
+    {
+        *(HALF_TOPIC, OP_TOPIC, ROCKSDB_HALF_TOPIC, ROCKSDB_OP_TOPIC),
+        *(GROUPS_TOPIC, CHECKS_TOPIC, PLANS_TOPIC, DELETED_TOPIC, RAFT_TOPIC),
+    }
 )
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")

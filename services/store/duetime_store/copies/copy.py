@@ -1,0 +1,255 @@
+"""One copy of a replicated log: joins Raft's core, the bytes of the commit log, and the marks in it."""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Literal
+
+import duetime_raft
+from duetime_core.errors import StartupError
+from duetime_format.errors import DamagedBytes
+from duetime_format.marks import GROUP, MEMBERS, OWN
+
+from duetime_store.copies.entries import Entry, Runs, described, is_of, made, received
+from duetime_store.copies.scanning import Damage, View, repairs, scan
+from duetime_store.copies.statefile import StateFile
+from duetime_store.copies.writes import Sending, Write, Writer
+from duetime_store.log.commitlog import CommitLog
+
+
+class DamagedLog(Exception):
+    """Bytes in the middle of the log are damaged: the copy neither votes nor acknowledges until a peer gave them."""
+
+    def __init__(self, damage: Damage) -> None:
+        super().__init__(f"positions {damage.position} to {damage.end} of the log are damaged; a peer has them")
+        self.damage = damage
+
+
+def opened(log: CommitLog, file: StateFile) -> tuple[Entry, list[Entry]]:
+    """(a stand-in for the log before the first entry; the entries of the log), with a torn end cut, durably. Blocking.
+
+    Raises:
+        DamagedLog: see `repaired`.
+        StartupError: entries that were committed are missing at the end.
+    """
+    state, writer = file.state, Writer(log, file)
+    if state.is_cutting:
+        writer.finish_cut()
+    first = Entry(0, 0, OWN, state.position, state.position, state.stored_at_ms)
+    found = scan(View(log), state.group, first)
+    if found.damage is not None:
+        raise DamagedLog(found.damage)
+    last = found.entries[-1] if found.entries else first
+    if last.index < state.commit:
+        raise StartupError(
+            f"the log of {log.directory} ends with entry {last.index}, and entry {state.commit} was on this disk: "
+            "replace this copy"
+        )
+    # A killed process may have left its last entry in the page cache alone.
+    log.flush_from(last.position)
+    log.take_back(last.end)
+    return first, found.entries
+
+
+def repaired(log: CommitLog, file: StateFile, damage: Damage, data: bytes) -> bool:
+    """Writes the bytes of a peer in place of damaged ones, durably, if they continue the chain. Blocking."""
+    state = file.state
+    first = Entry(0, 0, OWN, state.position, state.position, state.stored_at_ms)
+    before = scan(View(log), state.group, first).entries
+    last = before[-1] if before else first
+    if len(data) != damage.end - damage.position or last.end != damage.position:
+        return False
+    if not repairs(View(log, damage.position, data), state.group, last, damage):
+        return False
+    log.end = damage.position
+    Writer(log, file).write(damage.position, data)
+    return True
+
+
+class Copy:
+    """A member of a group, on its own log and `duetimeRaft`. One thread at a time calls it; only `Write.run` blocks.
+
+    The caller passes on time (`tick`) and messages (`receive`), sends those of `sendings`, runs the writes one after
+    the other, and publishes `committed` in order. It moves bytes and decides nothing.
+    """
+
+    def __init__(self, log: CommitLog, file: StateFile, *, timeout_ticks: tuple[int, int] = (10, 20)) -> None:
+        """Opens the copy; blocking.
+
+        Raises:
+            DamagedLog, StartupError: see `opened`.
+        """
+        first, found = opened(log, file)
+        state = self._state = file.state
+        self._log, self._writer = log, Writer(log, file)
+        self.entries = [first, *found]
+        self.flushed = self.entries[-1]
+        self.sendings: list[Sending] = []
+        self.committed: list[Entry] = []
+        self._writes: deque[Write] = deque()
+        # Bytes of new entries, until the core has taken or refused them; and until their write is done.
+        self._incoming: dict[tuple[int, int], bytes] = {}
+        self._unwritten: dict[tuple[int, int], bytes] = {}
+        # An entry of a later term than the state's: the newer slot is damaged. This copy gives no vote in that term.
+        term, vote = (state.term, state.vote) if state.term >= self.flushed.term else (self.flushed.term, state.id)
+        self._voted = term, vote
+        members: duetime_raft.Members = {
+            "voters": list(state.voters),
+            "learners": [],
+            "voters_outgoing": [],
+            "learners_next": [],
+            "auto_leave": False,
+        }
+        self.node = duetime_raft.Node(
+            state.id,
+            members,
+            term=term,
+            vote=vote,
+            commit=state.commit,
+            entries=[(each.index, each.term, int(each.kind == MEMBERS), _core_data(each)) for each in found],
+            timeout_ticks=timeout_ticks,
+        )
+        self._drain()
+
+    @property
+    def last(self) -> Entry:
+        """The last entry, flushed or not; the next one begins at its end."""
+        return self.entries[-1]
+
+    def tick(self) -> None:
+        self.node.tick()
+        self._drain()
+
+    def receive(self, message: bytes, payload: bytes) -> bool:
+        """Takes a message; False: it or its bytes are not valid, and nothing changed."""
+        try:
+            for index, term, kind, data in duetime_raft.entries(message):
+                if kind == 0 and data:
+                    if not is_of(data, payload):
+                        return False
+                    received(self._state.group, index, term, data, payload)
+                    self._incoming[index, term] = payload
+            self.node.step(message)
+        except (duetime_raft.MessageRejected, DamagedBytes, ValueError):
+            return False
+        finally:
+            self._drain()
+        return True
+
+    def propose(self, runs: Runs, stored_at_ms: int) -> Entry:
+        """Appends a group commit whose first run begins at or after the end of `last`. It counts once `committed` has
+        an entry of its index and term; an entry of another term there overruled it.
+
+        Raises:
+            NotLeader, ProposalDropped: of `duetime_raft`; nothing was appended.
+        """
+        term = self.node.status()["term"]
+        entry, data = made(self._log, self._state.group, self.last, term, runs, stored_at_ms, kind=GROUP)
+        self._incoming[entry.index, term] = data
+        try:
+            place = self.node.propose(entry.data)
+        finally:
+            self._drain()
+        assert place == (entry.index, entry.term)
+        return entry
+
+    def change_members(self, changes: Sequence[tuple[int, Literal["voter", "learner", "removed"]]]) -> None:
+        """Appends a change of members.
+
+        Raises:
+            NotLeader, ProposalDropped: of `duetime_raft`.
+        """
+        try:
+            self.node.propose_conf(changes)
+        finally:
+            self._drain()
+
+    def transfer(self, to: int) -> None:
+        """Hands leadership over.
+
+        Raises:
+            NotLeader: of `duetime_raft`.
+        """
+        self.node.transfer(to)
+        self._drain()
+
+    def read(self, damage: Damage) -> bytes:
+        """The bytes of a range, for a peer that lost them; empty: this copy does not have them all."""
+        return self._bytes(damage.position, damage.end) if damage.end <= self.flushed.end else b""
+
+    @property
+    def next_write(self) -> Write | None:
+        """The write to be run next, or None."""
+        return self._writes[0] if self._writes else None
+
+    def wrote(self, write: Write) -> None:
+        """The next write was run."""
+        assert write is self._writes[0]
+        self._writes.popleft()
+        if write.entry is not None:
+            self.flushed = write.entry
+            self._unwritten.pop((write.entry.index, write.entry.term), None)
+        self.sendings += write.sendings
+        if write.number:
+            self.node.persisted(write.number)
+        self._drain()
+
+    def _drain(self) -> None:
+        """Takes the core's work after every call of it."""
+        while (work := self.node.ready()) is not None:
+            if work["snapshot"] is not None:
+                raise NotImplementedError("a snapshot replaces the log: copies of directories are not built")
+            self.sendings += [self._sending(*each) for each in work["messages"]]
+            if work["hard"] is not None and work["hard"][:2] != self._voted:
+                self._write_vote(*work["hard"])
+            for row in work["entries"]:
+                self._write_entry(*row)
+            self._writes.append(Write(None, work["number"], [self._sending(*s) for s in work["messages_flushed"]]))
+            for index, _, kind, data in work["committed"]:
+                if kind == 1:
+                    self.node.apply_conf(index, data)
+                else:
+                    self.node.applied(index)
+                self.committed.append(self.entries[index])
+        self._incoming.clear()
+
+    def _write_vote(self, term: int, vote: int, commit: int) -> None:
+        self._voted = term, vote
+        # No higher than the disk: a log that ends before it has lost entries.
+        self._writes.append(Write(lambda: self._writer.vote(term, vote, min(commit, self.flushed.index))))
+
+    def _write_entry(self, index: int, term: int, kind: int, data: bytes) -> None:
+        if index <= self.last.index:
+            del self.entries[index:]
+            position, last = self.last.end, self.last
+            self._writes.append(Write(lambda: self._writer.cut(position), entry=last))
+        if kind == 0 and data:
+            payload = self._incoming[index, term]
+            entry = received(self._state.group, index, term, data, payload)
+        else:
+            own, group = MEMBERS if kind == 1 else OWN, self._state.group
+            entry, payload = made(self._log, group, self.last, term, (), self.last.stored_at_ms, kind=own, change=data)
+        if entry.position != self.last.end:
+            raise ValueError(f"entry {index} begins at {entry.position}, the one before ends at {self.last.end}")
+        self.entries.append(entry)
+        self._writes.append(Write(lambda: self._writer.append(entry, payload), entry=entry))
+        self._unwritten[index, term] = payload
+
+    def _sending(self, to: int, message: bytes, rows: "list[duetime_raft.Entry]") -> Sending:
+        payload = b""
+        for index, term, kind, data in rows:
+            if kind == 0 and data:
+                position, length = described(data)
+                known = self._incoming.get((index, term)) or self._unwritten.get((index, term))
+                payload = known or self._bytes(position, position + length)
+        return Sending(to, message, payload)
+
+    def _bytes(self, position: int, end: int) -> bytes:
+        parts = []
+        while position < end and (part := self._log.read(position, end - position)):
+            parts.append(part)
+            position += len(part)
+        return b"".join(parts)
+
+
+def _core_data(entry: Entry) -> bytes:
+    return entry.data if entry.kind in (GROUP, MEMBERS) else b""

@@ -1,0 +1,105 @@
+"""The file `duetimeRaft`: the part of a copy's state that the log does not hold.
+
+    slot 0, slot 1, 4,096 bytes each:    | u32 CRC-32 | u32 length | JSON |
+
+A write replaces the older slot and is durable on return; the valid slot with the higher serial counts. The write of a
+torn slot never returned, so no vote depended on it.
+"""
+
+import json
+import os
+import struct
+import zlib
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from struct import Struct
+from typing import Any
+
+from duetime_core.errors import StartupError
+
+from duetime_store.files.disk import Disk
+
+FILE = "duetimeRaft"
+_SLOT_BYTES = 4_096
+_HEAD = Struct(">II")
+NO_CUT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class RaftState:
+    """A copy's identity, its vote, and the state of the log before the first entry.
+
+    `commit` may be too low. `cut`, unless -1, is a position: everything from there on was overruled and is being
+    zeroed. Positions are those of the commit log.
+    """
+
+    group: int
+    id: int
+    voters: tuple[int, ...]
+    term: int = 0
+    vote: int = 0
+    commit: int = 0
+    cut: int = NO_CUT
+    position: int = 0
+    stored_at_ms: int = 0
+    serial: int = 0
+
+    @property
+    def is_cutting(self) -> bool:
+        return self.cut != NO_CUT
+
+
+def _decode(slot: bytes) -> RaftState | None:
+    try:
+        crc, length = _HEAD.unpack_from(slot)
+        text = slot[_HEAD.size : _HEAD.size + length]
+        if len(text) != length or not length or zlib.crc32(text) != crc:
+            return None
+        fields: dict[str, Any] = json.loads(text)
+        return RaftState(**{**fields, "voters": tuple(fields["voters"])})
+    except (struct.error, ValueError, TypeError, KeyError):
+        return None
+
+
+class StateFile:
+    """The file, open; `state` is its content."""
+
+    def __init__(self, disk: Disk, directory: Path, new: RaftState | None = None) -> None:
+        """Opens the file; with `new`, creates it unless a state exists, durable on return.
+
+        Raises:
+            StartupError: no slot is valid, or the state is another group's or copy's than `new`.
+        """
+        self._disk, path = disk, directory / FILE
+        if not path.exists() and new is None:
+            raise StartupError(f"{path} is missing: the directory is no copy of a shard")
+        self._fd = disk.open(path)
+        slots = [_decode(os.pread(self._fd, _SLOT_BYTES, number * _SLOT_BYTES)) for number in range(2)]
+        found = max((slot for slot in slots if slot), key=lambda slot: slot.serial, default=None)
+        # A file without a slot is new only if its first write never returned: its vote is unused.
+        if found is None and (new is None or os.fstat(self._fd).st_size > _SLOT_BYTES):
+            self.close()
+            raise StartupError(f"{path} is damaged: no slot is valid. Replace this copy: its votes are not known")
+        if found and new and (found.group, found.id) != (new.group, new.id):
+            self.close()
+            ours, theirs = f"copy {new.id} of group {new.group:x}", f"copy {found.id} of group {found.group:x}"
+            raise StartupError(f"{directory} belongs to {theirs}, not to {ours}")
+        self.state = found or replace(new or RaftState(0, 0, ()), serial=0)
+        if found is None:
+            self.write(self.state)
+        # A killed process may have left its last write in the page cache alone.
+        disk.sync(self._fd)
+        disk.sync_directory(directory)
+
+    def write(self, state: RaftState) -> None:
+        """Replaces the state; durable on return. Blocking."""
+        state = replace(state, serial=self.state.serial + 1)
+        text = json.dumps(asdict(state), separators=(",", ":")).encode()
+        data = (_HEAD.pack(zlib.crc32(text), len(text)) + text).ljust(_SLOT_BYTES, b"\0")
+        # The first state goes to the first slot: a longer file had a state.
+        self._disk.write(self._fd, data, (state.serial - 1) % 2 * _SLOT_BYTES)
+        self._disk.sync(self._fd)
+        self.state = state
+
+    def close(self) -> None:
+        self._disk.close(self._fd)

@@ -1,0 +1,299 @@
+"""A group in one process: real copies and files, on a simulated clock, network and disk. A seed decides everything.
+
+    events   | tick | message arrives | write done | client proposes | fault |        one heap, by time in ms
+
+Faults: loss, duplicates, reordering, delays and one-way cuts of the network; kills and power cuts in the middle of any
+operation of a disk, with torn writes; flipped bytes; handovers.
+"""
+
+import heapq
+import os
+import random
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from duetime_core.errors import StartupError
+from duetime_format.record import Record, encode
+from duetime_store.copies.copy import Copy, DamagedLog, repaired
+from duetime_store.copies.entries import Entry
+from duetime_store.copies.scanning import Damage
+from duetime_store.copies.statefile import RaftState, StateFile
+from duetime_store.copies.writes import Sending, Write
+from duetime_store.log.commitlog import CommitLog
+
+from tests.power_disk import PowerCut, PowerDisk
+from tests.twins import native
+
+raft = native("duetime_raft")
+
+SEGMENT_BYTES = 16 * 1024
+GROUP = 0xD0E71AE
+TICK_MS = 10
+
+
+class Violation(AssertionError):
+    """A promise was broken."""
+
+
+@dataclass(slots=True)
+class Place:
+    """A committed entry."""
+
+    term: int
+    position: int
+    end: int
+    crc: int
+
+
+@dataclass(slots=True)
+class Truth:
+    """All that was committed or answered anywhere."""
+
+    places: list[Place] = field(default_factory=list)
+    # Position of each token's entry.
+    answered: dict[bytes, int] = field(default_factory=dict)
+
+    def committed(self, index: int, place: Place, where: int) -> None:
+        if index == len(self.places) + 1:
+            self.places.append(place)
+        if self.places[index - 1] != place:
+            raise Violation(f"copy {where} has {place} as entry {index}, another copy {self.places[index - 1]}")
+
+    def answer(self, token: bytes, position: int) -> None:
+        if token in self.answered:
+            raise Violation(f"{token!r} was answered twice")
+        self.answered[token] = position
+
+
+class Machine:
+    """A copy on its disk; `copy` is None while it is down, or damaged."""
+
+    def __init__(self, group: "Group", number: int) -> None:
+        self.group, self.number = group, number
+        self.root = group.root / str(number)
+        self.root.mkdir()
+        self.disk = PowerDisk(self.root, group.dice)
+        self.copy: Copy | None = None
+        self.file: StateFile
+        self.log = CommitLog(self.disk, self.root / "commitlog", SEGMENT_BYTES)
+        self.damage: Damage | None = None
+        self.is_up = False
+        # Counts lives: events of an earlier one are void.
+        self.life = 0
+        self.busy: Write | None = None
+        self.waiting: dict[int, tuple[int, bytes]] = {}
+        # Term by index of the entries on the disk.
+        self.durable: dict[int, int] = {}
+
+    def boot(self) -> None:
+        """Starts the process; a power cut may interrupt that too."""
+        self.life += 1
+        self.is_up, self.busy, self.waiting, self.damage = True, None, {}, None
+        try:
+            self.log = CommitLog(self.disk, self.root / "commitlog", SEGMENT_BYTES)
+            new = RaftState(GROUP, self.number, self.group.voters)
+            self.file = StateFile(self.disk, self.root, new)
+            self._open()
+        except PowerCut:
+            self.crash(power=True)
+
+    def _open(self) -> None:
+        # Fixed and different timeouts: the core's own random numbers would not repeat, and equal ones split votes.
+        timeout = 10 + self.group.dice.randrange(4) * len(self.group.voters) + self.number
+        try:
+            self.copy = Copy(self.log, self.file, timeout_ticks=(timeout, timeout + 1))
+        except DamagedLog as error:
+            self.damage = error.damage
+            return
+        except StartupError as error:
+            raise Violation(f"copy {self.number} does not start: {error}") from error
+        self.durable = {entry.index: entry.term for entry in self.copy.entries[1:]}
+        self.group.after(TICK_MS, self.tick, self.life)
+
+    def crash(self, *, power: bool) -> None:
+        """The process dies, maybe with the machine."""
+        self.is_up, self.copy, self.damage = False, None, None
+        self.release()
+        before, self.disk = self.disk, PowerDisk(self.root, self.group.dice)
+        if power:
+            before.lose()
+        else:
+            self.disk.go_on_from(before)
+        away = self.group.dice.randrange(20, 400) if self.group.dice.random() < 0.6 else 3
+        self.group.after(away, self._restart, self.life)
+
+    def release(self) -> None:
+        """Closes the files of this life, whose maps are descriptors too."""
+        self.disk.close_all()
+        for position in range(0, self.log.max_position, SEGMENT_BYTES):
+            if (segment := self.log.segment_at(position)) is not None:
+                segment.map.close()
+
+    def _restart(self, life: int) -> None:
+        if life == self.life and not self.is_up:
+            self.boot()
+
+    def tick(self, life: int) -> None:
+        if life == self.life and self.copy is not None:
+            self.act(self.copy.tick)
+            self.group.after(TICK_MS - 2 + self.group.dice.randrange(5), self.tick, life)
+
+    def act(self, step: Callable[[], object]) -> None:
+        """Runs one step of the copy; then sends, publishes, and begins the next write."""
+        copy = self.copy
+        assert copy is not None
+        step()
+        sendings, copy.sendings = copy.sendings, []
+        for sending in sendings:
+            self.group.send(self.number, sending)
+        committed, copy.committed = copy.committed, []
+        for entry in committed:
+            self._publish(copy, entry)
+        if self.busy is None and copy.next_write is not None:
+            self.busy = copy.next_write
+            took = self.group.dice.randrange(1, 8) if self.busy.run else 0
+            self.group.after(took, self._write, self.life)
+
+    def _write(self, life: int) -> None:
+        if life != self.life or self.copy is None or self.busy is None:
+            return
+        write, copy = self.busy, self.copy
+        if write.run is not None:
+            try:
+                write.run()
+            except PowerCut:
+                self.crash(power=self.group.dice.random() < 0.7)
+                return
+        self.busy = None
+        if write.entry is not None:
+            self.durable = {index: term for index, term in self.durable.items() if index < write.entry.index}
+            self.durable[write.entry.index] = write.entry.term
+        self.act(lambda: copy.wrote(write))
+
+    def _publish(self, copy: Copy, entry: Entry) -> None:
+        data = copy.read(Damage(entry.position, entry.end))
+        place = Place(entry.term, entry.position, entry.end, zlib.crc32(data))
+        self.group.truth.committed(entry.index, place, self.number)
+        term, token = self.waiting.pop(entry.index, (0, b""))
+        if term == entry.term:
+            holders = sum(each.durable.get(entry.index) == term for each in self.group.machines.values())
+            if 2 * holders <= len(self.group.voters):
+                raise Violation(f"{token!r} was answered with {holders} copies")
+            if data.count(token) != 1:
+                raise Violation(f"{token!r} was answered at the place of other bytes")
+            self.group.truth.answer(token, entry.position)
+
+    def propose(self, token: bytes) -> bool:
+        """Stages records with the token and proposes them; False: this copy does not lead."""
+        copy, dice = self.copy, self.group.dice
+        if copy is None:
+            return False
+        runs: list[tuple[int, list[bytes]]] = []
+        at = copy.last.end
+        for number in range(1 if self.group.is_even else dice.randrange(1, 4)):
+            body = (token if number == 0 else b"") + bytes([65 + number]) * (
+                100 if self.group.is_even else dice.randrange(0, 1500)
+            )
+            record = Record("orders", 0, body, b"", stored_at_ms=self.group.now)
+            position = self.log.place(at, len(encode(record)))
+            data = encode(Record("orders", 0, body, b"", stored_at_ms=self.group.now, position=position))
+            runs.append((position, [data]))
+            at = position + len(data)
+        proposed: list[Entry] = []
+        try:
+            self.act(lambda: proposed.append(copy.propose(runs, self.group.now)))
+        except (raft.NotLeader, raft.ProposalDropped):
+            self.act(lambda: None)
+            return False
+        # Its commit needs a flush, so it was not published by that step.
+        self.waiting[proposed[0].index] = proposed[0].term, token
+        return True
+
+    def flip(self) -> None:
+        """Changes a byte of an old entry, while the process is down."""
+        # Two later entries are on this disk, the next one is committed: no peer has the mark of an overruled entry.
+        committed = self.group.truth.places[: max(max(self.durable, default=0) - 2, 0)]
+        pairs = pairwise(committed)
+        places = [one for at, (one, two) in enumerate(pairs, 2) if self.durable.get(at) == two.term]
+        if not places:
+            return
+        place = self.group.dice.choice(places)
+        position = self.group.dice.randrange(place.position, place.end)
+        path = self.root / "commitlog" / f"{position - position % SEGMENT_BYTES:020d}"
+        with path.open("r+b") as file:
+            (byte,) = os.pread(file.fileno(), 1, position % SEGMENT_BYTES)
+            os.pwrite(file.fileno(), bytes([byte ^ 1 << self.group.dice.randrange(8)]), position % SEGMENT_BYTES)
+
+    def repair(self) -> None:
+        """Asks a peer for damaged bytes."""
+        peers = [each.copy for each in self.group.machines.values() if each.copy is not None]
+        if self.damage is None or not peers:
+            return
+        data = self.group.dice.choice(peers).read(self.damage)
+        try:
+            if data and repaired(self.log, self.file, self.damage, data):
+                self.damage = None
+                self.group.repaired += 1
+                self._open()
+        except PowerCut:
+            self.crash(power=True)
+
+
+class Group:
+    """Machines, the network between them, and the clock."""
+
+    def __init__(self, root: Path, seed: int, members: int = 3) -> None:
+        self.root, self.dice = root, random.Random(seed)
+        self.voters = tuple(range(1, members + 1))
+        self.truth = Truth()
+        self.now = 0
+        self.repaired = self.faults = 0
+        self._events: list[tuple[int, int, Callable[..., None], tuple[object, ...]]] = []
+        self._serial = 0
+        # (sender, receiver) of cut ways.
+        self._cut: set[tuple[int, int]] = set()
+        self.loss = self.double = self.slow = 0.0
+        # All entries with messages have one length: a stale one fits behind any other.
+        self.is_even = False
+        self.machines = {number: Machine(self, number) for number in self.voters}
+
+    def after(self, ms: int, act: Callable[..., None], *values: object) -> None:
+        self._serial += 1
+        heapq.heappush(self._events, (self.now + ms, self._serial, act, values))
+
+    def run(self, until: int) -> None:
+        while self._events and self._events[0][0] <= until:
+            self.now, _, act, values = heapq.heappop(self._events)
+            act(*values)
+        self.now = until
+
+    def send(self, sender: int, sending: Sending) -> None:
+        if (sender, sending.to) in self._cut or self.dice.random() < self.loss:
+            return
+        for _ in range(2 if self.dice.random() < self.double else 1):
+            ms = self.dice.randrange(1, 300) if self.dice.random() < self.slow else self.dice.randrange(1, 6)
+            self.after(ms, self._arrive, sending)
+
+    def _arrive(self, sending: Sending) -> None:
+        machine = self.machines[sending.to]
+        if (copy := machine.copy) is not None:
+            machine.act(lambda: self._receive(copy, sending))
+
+    def _receive(self, copy: Copy, sending: Sending) -> None:
+        """The network loses and repeats, but changes nothing."""
+        if not copy.receive(sending.message, sending.payload):
+            raise Violation(f"copy {sending.to} refused a message")
+
+    def cut(self, both_ways: bool) -> None:
+        """Cuts one machine off: both ways, or only its sending or hearing."""
+        one = self.dice.choice(self.voters)
+        out = self.dice.random() < 0.5
+        for other in self.voters:
+            self._cut |= {(one, other)} if both_ways or out else set()
+            self._cut |= {(other, one)} if both_ways or not out else set()
+
+    def heal(self) -> None:
+        self._cut.clear()

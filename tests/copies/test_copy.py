@@ -1,0 +1,199 @@
+"""One copy, step by step: the order of writes and messages, and restarts."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from duetime_core.errors import StartupError
+from duetime_format.marks import GROUP, MEMBERS, OWN
+from duetime_format.record import Record, encode
+from duetime_store.copies.statefile import RaftState, StateFile
+from duetime_store.files.disk import Disk
+from duetime_store.log.commitlog import CommitLog
+
+from tests.twins import native
+
+raft = native("duetime_raft")
+from duetime_store.copies.copy import Copy  # noqa: E402 - needs the wheel
+
+
+class Host:
+    """A directory, and the copy that is open on it."""
+
+    def __init__(self, root: Path, number: int, *voters: int) -> None:
+        root.mkdir(exist_ok=True)
+        self.root, self.state = root, RaftState(7, number, voters)
+        self.open()
+
+    def open(self) -> None:
+        self.log = CommitLog(Disk(), self.root / "commitlog", 64 * 1024)
+        self.file = StateFile(Disk(), self.root, self.state)
+        patience = 7 + 3 * self.state.id
+        self.copy = Copy(self.log, self.file, timeout_ticks=(patience, patience + 1))
+
+    def close(self) -> None:
+        self.log.close()
+        self.file.close()
+
+    def write_all(self) -> None:
+        while (write := self.copy.next_write) is not None:
+            if write.run is not None:
+                write.run()
+            self.copy.wrote(write)
+
+    def lead(self) -> None:
+        for _ in range(11):
+            self.copy.tick()
+            self.write_all()
+        assert self.copy.node.status()["role"] == "leader"
+
+    def propose(self, body: bytes) -> None:
+        position = self.copy.last.end
+        data = encode(Record("orders", 0, body, b"", position=position))
+        self.copy.propose([(position, [data])], 9)
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[dict[int, Host]]:
+    hosts = {number: Host(tmp_path / str(number), number, 1, 2, 3) for number in (1, 2, 3)}
+    yield hosts
+    for host in hosts.values():
+        host.close()
+
+
+def exchange(hosts: dict[int, Host], *silent: int) -> None:
+    """Runs all writes and delivers all messages, except those of and to silent members."""
+    while True:
+        for host in hosts.values():
+            host.write_all()
+        sendings = [(number, each) for number, host in hosts.items() for each in host.copy.sendings]
+        for host in hosts.values():
+            host.copy.sendings = []
+        if not sendings:
+            return
+        for sender, each in sendings:
+            if sender not in silent and each.to not in silent:
+                assert hosts[each.to].copy.receive(each.message, each.payload)
+
+
+def elect(hosts: dict[int, Host], number: int, *silent: int) -> None:
+    """Lets time pass until the most impatient member that is heard leads."""
+    while not any(host.copy.node.status()["role"] == "leader" for key, host in hosts.items() if key not in silent):
+        for key, host in hosts.items():
+            if key not in silent:
+                host.copy.tick()
+        exchange(hosts, *silent)
+    assert hosts[number].copy.node.status()["role"] == "leader"
+
+
+def test_vote_is_on_the_disk_before_its_answer_leaves(hosts: dict[int, Host]) -> None:
+    one, two = hosts[1], hosts[2]
+    one.copy.node.campaign()
+    for _ in range(2):  # pre-vote and vote
+        one.copy.tick()
+        one.write_all()
+        requests, one.copy.sendings = one.copy.sendings, []
+        two.copy.receive(next(each.message for each in requests if each.to == 2), b"")
+        assert two.copy.sendings == []
+        two.write_all()
+        (answer,) = two.copy.sendings
+        two.copy.sendings = []
+        one.copy.receive(answer.message, b"")
+    written = StateFile(Disk(), two.root)
+    assert (written.state.term, written.state.vote) == (1, 1)
+    written.close()
+
+
+def test_entry_is_sent_before_the_leaders_flush_and_acknowledged_after_the_followers(hosts: dict[int, Host]) -> None:
+    elect(hosts, 1)
+    one, two = hosts[1], hosts[2]
+    one.propose(b"a")
+    (sent,) = [each for each in one.copy.sendings if each.to == 2]
+    assert one.copy.flushed.index == 1
+    assert two.copy.receive(sent.message, sent.payload)
+    assert (two.copy.last.index, two.copy.flushed.index, two.copy.sendings) == (2, 1, [])
+    two.write_all()
+    assert (two.copy.flushed.index, [each.to for each in two.copy.sendings]) == (2, [1])
+    assert two.log.read(two.copy.last.position, 8) == sent.payload[:8]
+
+
+@pytest.mark.parametrize("change", [lambda payload: payload[:-1], lambda payload: b"x" + payload[1:], lambda _: b""])
+def test_message_with_other_bytes_is_refused(hosts: dict[int, Host], change: Any) -> None:
+    elect(hosts, 1)
+    hosts[1].propose(b"a")
+    (sent,) = [each for each in hosts[1].copy.sendings if each.to == 2]
+    assert not hosts[2].copy.receive(sent.message, change(sent.payload))
+    assert not hosts[2].copy.receive(b"\xff\xff", b"")
+    assert hosts[2].copy.last.index == 1
+    assert hosts[2].copy.receive(sent.message, sent.payload)
+
+
+def test_overruled_tail_is_zeroed_and_the_log_ends_after_the_empty_entry(hosts: dict[int, Host]) -> None:
+    elect(hosts, 1)
+    for body in (b"lost " * 100, b"lost too"):
+        hosts[1].propose(body)
+    exchange(hosts, 1)
+    tail = hosts[1].copy.last.end
+    elect(hosts, 2, 1)
+    assert hosts[1].copy.flushed.index == 3
+    for _ in range(3):
+        hosts[2].copy.tick()
+        exchange(hosts)
+    last = hosts[1].copy.last
+    assert (last.index, last.term, last.kind, hosts[1].log.end) == (2, 2, OWN, last.end)
+    assert hosts[1].log.read(last.end, tail - last.end).strip(b"\0") == b""
+    assert [host.copy.entries for host in hosts.values()] == [hosts[2].copy.entries] * 3
+
+
+def test_followers_refuse_proposals(hosts: dict[int, Host]) -> None:
+    elect(hosts, 1)
+    with pytest.raises(raft.NotLeader, match="node 1 leads"):
+        hosts[2].propose(b"a")
+    assert hosts[2].copy.last.index == 1
+    hosts[1].copy.transfer(2)
+    with pytest.raises(raft.ProposalDropped):
+        hosts[1].propose(b"a")
+    exchange(hosts)
+    hosts[2].propose(b"b")
+    exchange(hosts)
+    assert [entry.kind for entry in hosts[3].copy.committed] == [OWN, OWN, GROUP]
+
+
+def test_change_of_members_is_a_mark_and_survives_a_restart(tmp_path: Path) -> None:
+    host = Host(tmp_path / "one", 1, 1)
+    host.lead()
+    host.copy.change_members([(2, "learner")])
+    host.write_all()
+    assert [entry.kind for entry in host.copy.committed] == [OWN, MEMBERS]
+    entries = host.copy.entries
+    host.close()
+    host.open()
+    assert host.copy.entries == entries
+    host.lead()
+    assert host.copy.node.status()["members"]["learners"] == [2]
+    host.close()
+
+
+def test_lost_state_does_not_vote_twice_in_the_terms_of_the_log(hosts: dict[int, Host]) -> None:
+    """The newer slot is damaged, and the log has an entry of its term: the copy counts as its own voter there."""
+    elect(hosts, 1)
+    host = hosts[3]
+    assert (host.copy.flushed.term, host.file.state.vote) == (1, 1)
+    host.close()
+    with (host.root / "duetimeRaft").open("r+b") as file:
+        file.seek((host.file.state.serial - 1) % 2 * 4_096 + 20)
+        file.write(b"\xff")
+    host.open()
+    assert host.file.state.term == 0
+    status = host.copy.node.status()
+    assert (status["term"], status["vote"]) == (1, 3)
+
+
+def test_directory_of_another_group_is_refused(tmp_path: Path) -> None:
+    Host(tmp_path / "one", 1, 1).close()
+    host = Host(tmp_path / "two", 1, 1)
+    host.close()
+    host.root, host.state = tmp_path / "one", RaftState(8, 1, (1,))
+    with pytest.raises(StartupError, match="belongs to copy 1 of group 7"):
+        host.open()
