@@ -14,6 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
 
+from duetime import deadlines
 from duetime.v1 import consumer_pb2, leases_pb2, message_pb2
 
 # Errors of a write to an ended stream; `_follow` reports the reason to all callers.
@@ -109,7 +110,7 @@ class StreamClient(ABC, Generic[S]):
 
     async def _answer(self, future: Awaitable[Any], timeout_s: float) -> Any:
         try:
-            async with asyncio.timeout(timeout_s):
+            async with deadlines.within(timeout_s):
                 return await future
         except TimeoutError:
             raise self._peer.late(timeout_s) from None

@@ -1,12 +1,17 @@
 """The rendered manifests against Kubernetes' own schemas: no field that the API server would drop or refuse."""
 
 import copy
+import re
 import warnings
 from collections import Counter
+from typing import Any
 
 import pytest
+import typer.main
 import yaml
+from duetime.cli.app import app
 
+from deploy.site.documents import PROJECT
 from tests.deploy.rendering import K8S, OVERLAYS, Manifest, render
 
 with warnings.catch_warnings():
@@ -59,6 +64,22 @@ def test_alert_rules_are_those_of_prometheus() -> None:
     (rules,) = (one for one in render("production") if one["kind"] == "PrometheusRule")
     assert rules["spec"]["groups"] == groups, "run python deploy/observability/rules.py"
     assert groups
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_worker_of_the_documents_fits_the_schema_and_its_command_is_valid(version: str) -> None:
+    page = (PROJECT / "docs" / "kubernetes.md").read_text()
+    blocks = (yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```$", page, re.M | re.S))
+    (worker,) = (one for one in blocks if one.get("kind") == "Deployment")
+    validate(worker, version)
+    (container,) = worker["spec"]["template"]["spec"]["containers"]
+    program, *arguments = container["command"]
+    assert program == "duetime"
+    command: Any = typer.main.get_command(app)
+    context = command.make_context(program, arguments)
+    work = command.get_command(context, arguments[0])
+    options = work.make_context("work", arguments[1:], parent=context).params
+    assert (options["app"], options["processes"], options["metrics_port"]) == ("shop:app", 2, 9890)
 
 
 def test_misspelt_field_is_found() -> None:

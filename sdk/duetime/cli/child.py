@@ -14,6 +14,7 @@ from pathlib import Path
 
 from duetime_format.printing import echo
 
+from duetime import deadlines
 from duetime.cli.preflight import HOST, CannotStart, address_of
 
 # A store reads its log first. A large one takes minutes after a crash, but never this long.
@@ -93,7 +94,7 @@ class Child:
             spare.stdin.close()
         self._process = spare or await self._spawn(self._stdin)
         try:
-            async with asyncio.timeout(START_TIMEOUT_S):
+            async with deadlines.within(START_TIMEOUT_S):
                 serves = await _serves(self._process)
         except TimeoutError:
             raise CannotStart(f"{self.name} does not serve after {START_TIMEOUT_S:g} s; see {self.log_path}") from None
@@ -133,8 +134,8 @@ class Child:
             return
         _send(process, signal.SIGTERM)
         try:
-            # Not `asyncio.timeout`: before Python 3.11.3 it does not work in a task that is being cancelled.
-            await asyncio.wait_for(self.ended(), timeout)
+            async with deadlines.within(timeout):
+                await self.ended()
         except TimeoutError:
             echo(f"duetime: {self.name} did not end within {timeout:g} s and is killed", err=True)
             _send(process, signal.SIGKILL)

@@ -20,6 +20,7 @@ from typing import Annotated, ClassVar, cast
 import typer
 from duetime_format.printing import echo
 
+from duetime import deadlines
 from duetime.cli.messages import message_line, message_object
 from duetime.cli.options import FilterOptions, Json, Server, grouped
 from duetime.cli.output import LogFormatter, iso, on_one_line, print_json
@@ -250,7 +251,7 @@ class _CommandProcess(asyncio.SubprocessProtocol):
         for _ in range(LEFT_CHUNKS_MAX):
             read = self._chunk_count
             with suppress(TimeoutError):
-                async with asyncio.timeout(QUIET_S):
+                async with deadlines.within(QUIET_S):
                     await self._silent.wait()
             if self._silent.is_set() or self._chunk_count == read:
                 break
@@ -269,9 +270,9 @@ class _CommandProcess(asyncio.SubprocessProtocol):
         for number in (signal.SIGTERM, signal.SIGKILL):
             with suppress(ProcessLookupError):
                 os.killpg(self._transport.get_pid(), number)
-            # Not `asyncio.timeout`: before Python 3.11.3 it does not work in a task that is being cancelled.
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._exited.wait(), KILL_AFTER_S)
+                async with deadlines.within(KILL_AFTER_S):
+                    await self._exited.wait()
                 return
 
 

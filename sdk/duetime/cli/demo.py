@@ -11,6 +11,7 @@ import typer
 from duetime_format.printing import echo
 from rich.console import Console
 
+from duetime import deadlines
 from duetime.cli.gateway import reach
 from duetime.cli.messages import message_object
 from duetime.cli.options import Json, Server
@@ -56,7 +57,7 @@ class Demo:
         """Returns whether all messages arrived. An error is printed, and does not end the cluster."""
         whole = False
         try:
-            async with asyncio.timeout(TIMEOUT_S):
+            async with deadlines.within(TIMEOUT_S):
                 await self._send_and_show()
             whole = True
         except DueTimeError as error:

@@ -5,6 +5,7 @@ import socket
 from datetime import timedelta
 from typing import Any
 
+from duetime import deadlines
 from duetime.client.connection import GatewayConnection, resolve_server
 from duetime.client.errors import Unavailable
 
@@ -24,7 +25,7 @@ async def reach(server: str | None) -> str:
     address = resolve_server(server)
     host, _, port = address.rpartition(":")
     try:
-        async with asyncio.timeout(REACH_TIMEOUT_S):
+        async with deadlines.within(REACH_TIMEOUT_S):
             _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
         writer.close()
     except socket.gaierror as error:

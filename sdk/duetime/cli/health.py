@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 
+from duetime import deadlines
+
 # A status and a text, by path.
 Pages = Mapping[str, Callable[[], tuple[HTTPStatus, str]]]
 READ_TIMEOUT_S = 5.0
@@ -14,7 +16,7 @@ async def serve_pages(pages: Pages, host: str, port: int) -> asyncio.Server:
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(READ_TIMEOUT_S):
+            async with deadlines.within(READ_TIMEOUT_S):
                 request = await reader.readuntil(b"\r\n\r\n")
             writer.write(_answer(pages, request))
             await writer.drain()

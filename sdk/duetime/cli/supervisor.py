@@ -21,6 +21,7 @@ from typing import Annotated, Any
 import typer
 from duetime_format.printing import echo
 
+from duetime import deadlines
 from duetime.cli.child import Child, LocalService, exit_text, run
 from duetime.cli.preflight import HOST, CannotStart, Ports, secrets_key
 from duetime.cli.rotation import CHECK_INTERVAL_S, rotate
@@ -265,7 +266,7 @@ async def _run_forever(child: Child) -> None:
 async def _end_of(child: Child) -> int:
     """The exit code of the process, which has a spare once it has served for a while."""
     try:
-        async with asyncio.timeout(SPARE_AFTER_S):
+        async with deadlines.within(SPARE_AFTER_S):
             return await child.ended()
     except TimeoutError:
         with suppress(OSError):  # the next start makes a process

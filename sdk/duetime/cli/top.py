@@ -14,6 +14,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from duetime import deadlines
 from duetime.cli.common import WATCH
 from duetime.cli.gateway import CALL_TIMEOUT_S
 from duetime.cli.lanes import is_used, lane_object, lateness, state_of
@@ -131,7 +132,7 @@ async def _live(
 async def _is_set(event: asyncio.Event, wait_s: float) -> bool:
     """Whether the event is set within `wait_s`."""
     with suppress(TimeoutError):
-        async with asyncio.timeout(wait_s):
+        async with deadlines.within(wait_s):
             await event.wait()
     return event.is_set()
 

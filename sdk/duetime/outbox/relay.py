@@ -21,6 +21,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import SingletonThreadPool
 
+from duetime import deadlines
 from duetime.client.connection import backoff_s, pause, resolve_server
 from duetime.client.errors import DueTimeError, InvalidArgument, NotFound, PermissionDenied, Unavailable
 from duetime.client.finding.finder import AsyncFinder, FoundMessage
@@ -242,7 +243,7 @@ class Relay:
         verdicts: dict[int, RowVerdict] = {}
         if old:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._timeout_s):
+                async with deadlines.within(self._timeout_s):
                     await asyncio.gather(*map(ask, old))
             for row in old:
                 verdict = self._trust.of_answer(answers.get(row.id, late), row.handed_at_ms or now, now)
@@ -289,7 +290,7 @@ class Relay:
             return wait_s if free_at is None else min((free_at - now) / 1000, wait_s)
 
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(await self._in_transaction(until_free)):
+            async with deadlines.within(await self._in_transaction(until_free)):
                 await self._wake.wait()
 
     def _check_thread(self) -> None:

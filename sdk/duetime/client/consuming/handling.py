@@ -24,6 +24,7 @@ from typing import Any
 from duetime_format import record
 from duetime_format.limits import RECEIPTS_MAX, RECEIVE_COUNT_MAX
 
+from duetime import deadlines
 from duetime.client import tracing
 from duetime.client.callables import check_returned
 from duetime.client.connection import GatewayConnection, backoff_s, pause
@@ -437,7 +438,7 @@ async def _call_within(
 ) -> object:
     """Raises TimeoutError with the text after the timeout, even if the function swallows its cancellation."""
     try:
-        async with asyncio.timeout(timeout_s) as scope:
+        async with deadlines.within(timeout_s) as scope:
             result: object = await function(message)
     except TimeoutError as error:
         if scope.expired():

@@ -16,6 +16,7 @@ from typing import Any, Literal, Self
 
 from duetime_format.limits import WAIT_MS_MAX
 
+from duetime import deadlines
 from duetime.client.connection import ClosableClient, GatewayConnection, pause, repeated
 from duetime.client.consuming.subscription import CALL_TIMEOUT_S, QueueBatch, ReaderFilter, ShardReader
 from duetime.client.errors import Closed, DueTimeError, InvalidArgument, NotFound
@@ -229,7 +230,7 @@ class AsyncPuller(ClosableClient):
         if not self._fetched:
             self._arrived.clear()
             try:
-                async with asyncio.timeout_at(deadline):
+                async with deadlines.until(deadline):
                     await self._arrived.wait()
             except TimeoutError:
                 return False

@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 
+from duetime import deadlines
 from duetime.client.errors import Overloaded
 
 
@@ -51,7 +52,7 @@ class Capacity:
         if self.try_acquire(count, size):
             return
         try:
-            async with asyncio.timeout_at(deadline):
+            async with deadlines.until(deadline):
                 await self.acquire(count, size)
         except TimeoutError:
             text = f"no send capacity within {timeout:g} s: too many unanswered messages"

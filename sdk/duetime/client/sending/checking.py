@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import grpc
 from duetime_format.limits import ENDS_COUNT_MAX
 
+from duetime import deadlines
 from duetime.client import tracing
 from duetime.client.callables import check_callable, is_asynchronous
 from duetime.client.connection import GatewayConnection, backoff_s, pause
@@ -228,7 +229,7 @@ class CheckRunner:
         """Waits until a producer has prepared the group's first transaction: until then the server does not know it."""
         log.debug("producer group %s has prepared no transaction yet", self._group)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(GROUP_WAIT_S):
+            async with deadlines.within(GROUP_WAIT_S):
                 await self.known.wait()
 
     async def _watch(self, faults: FaultLog) -> None:

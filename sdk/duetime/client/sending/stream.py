@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import grpc
 
+from duetime import deadlines
 from duetime.client.connection import GatewayConnection
 from duetime.client.errors import DueTimeError, from_status
 from duetime.client.sending.capacity import Capacity
@@ -94,7 +95,7 @@ class Stream(StreamClient[_OpenSendStream]):
         """
         stream, number, size = None, 0, len(payload)
         try:
-            async with asyncio.timeout(timeout):
+            async with deadlines.within(timeout):
                 await self._room.acquire(1, size)
                 try:
                     stream = self._opened()

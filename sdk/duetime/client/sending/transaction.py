@@ -5,6 +5,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Self
 
+from duetime import deadlines
 from duetime.client import tracing
 from duetime.client.errors import Conflict, DueTimeError
 from duetime.client.lengths import Length
@@ -121,8 +122,8 @@ class AsyncTransaction:
     async def _roll_back_after(self, error: BaseException) -> None:
         """Rolls back and lets the error propagate, even if the rollback fails."""
         try:
-            # Not `asyncio.timeout`: before Python 3.11.3 it does not work in a task that is being cancelled.
-            await asyncio.wait_for(self.rollback(), None if isinstance(error, Exception) else INTERRUPTED_S)
+            async with deadlines.within(None if isinstance(error, Exception) else INTERRUPTED_S):
+                await self.rollback()
         except DueTimeError as failed:
             error.add_note(f"duetime: not rolled back: {failed}")
         except TimeoutError:
