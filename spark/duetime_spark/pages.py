@@ -127,7 +127,7 @@ def _dead_letters(found: dict[str, Any]) -> None:
 
 
 def _retries(found: dict[str, Any]) -> None:
-    names = ("deliveries", "succeeded", "failed", "expired", "dead", "returned", "open")
+    names = ("deliveries", "succeeded", "failed", "expired", "dead", "returned", "open", "lapsed")
     rows = [
         (
             row["group"],
@@ -141,7 +141,7 @@ def _retries(found: dict[str, Any]) -> None:
     ]
     heads = ["group", "topic", *(f"#{name}" for name in names), "#wasted", "#per success", "succeeded by attempt"]
     _table(heads, rows)
-    echo(f"{found['deliveries']:,} deliveries, {found['wasted']:,} of them wasted")
+    echo(f"{found['deliveries']:,} deliveries, {found['wasted']:,} of them wasted; {found['lapsed']:,} messages lapsed")
 
 
 _PRINTERS: dict[str, Callable[[dict[str, Any]], None]] = {

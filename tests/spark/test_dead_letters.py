@@ -75,11 +75,13 @@ def test_retries_report_the_attempts_per_success(spark: SparkSession) -> None:
 
     rows = ended("acked", 1, 6) + ended("acked", 3, 2) + ended("failed", 1, 2) + ended("expired", 2, 2)
     rows += ended("open", 1) + ended("returned", 1) + ended("dead", 4) + ended("failed", 1, group="mail")
+    rows += ended("lapsed", 0, 3) + ended("lapsed", 0, 2, group="late")
     found = retries.run(context(spark, {"deliveries": rows}))
-    billing, mail = found.groups
+    billing, late, mail = found.groups
     assert billing == retries.RetrySummary(
-        "billing", "orders", 15, 8, 2, 2, 1, 1, 1, 5, 0.3333, 1.625, by_attempt={1: 6, 3: 2}
+        "billing", "orders", 15, 8, 2, 2, 1, 1, 1, 3, 5, 0.3333, 1.625, by_attempt={1: 6, 3: 2}
     )
     assert (mail.group, mail.attempts_per_success, mail.wasted_share) == ("mail", None, 1.0)
-    assert (found.deliveries, found.succeeded, found.wasted) == (16, 8, 6)
+    assert (late.deliveries, late.lapsed, late.wasted_share) == (0, 2, 0.0)
+    assert (found.deliveries, found.succeeded, found.wasted, found.lapsed) == (16, 8, 6, 5)
     assert json.loads(json.dumps(found.to_dict()))["groups"][0]["by_attempt"] == {"1": 6, "3": 2}

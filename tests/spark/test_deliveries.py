@@ -302,9 +302,13 @@ def test_message_that_lapses_is_no_delivery_and_its_last_one_expired() -> None:
     told = Told()
     told.give(told.lease(77, 50), [4, 5])
     told.add(lambda journal: journal.end(told.place, LAPSED, [4, 9]))
-    assert told.rows(now_ms=400) == [(4, 77, 1, 50, 500, "expired"), (5, 77, 1, 50, None, "open")]
+    assert told.rows(now_ms=400) == [
+        (4, 77, 1, 50, 500, "expired"),
+        *((offset, 0, 0, None, 1_001, "lapsed") for offset in (4, 9)),
+        (5, 77, 1, 50, None, "open"),
+    ]
     told.add(lambda journal: journal.reset(told.place, 0))
-    assert [row[::5] for row in told.rows()] == [(4, "expired"), (5, "returned")]
+    assert [row[::5] for row in told.rows()] == [(4, "expired"), (4, "lapsed"), (9, "lapsed"), (5, "returned")]
 
 
 def test_last_delivery_of_a_message_that_lapses_under_a_retry_services_lease_expired() -> None:
@@ -313,7 +317,11 @@ def test_last_delivery_of_a_message_that_lapses_under_a_retry_services_lease_exp
     told.give(told.lease(78, 60, is_taken=True), [4], 3, ((50, 55),))
     told.add(lambda journal: journal.end(told.place, LAPSED, [4]))
     told.add(lambda journal: journal.reset(told.place, 0))
-    assert told.rows() == [(5, 77, 3, 50, 55, "returned"), (4, 77, 3, 50, 55, "expired")]
+    assert told.rows() == [
+        (5, 77, 3, 50, 55, "returned"),
+        (4, 77, 3, 50, 55, "expired"),
+        (4, 0, 0, None, 1_002, "lapsed"),
+    ]
 
 
 def test_ordered_lease_ends_when_its_messages_lapse() -> None:
@@ -326,6 +334,7 @@ def test_ordered_lease_ends_when_its_messages_lapse() -> None:
         (2, 77, 1, 50, 500, "returned"),
         (3, 77, 1, 50, 500, "returned"),
     ]
+    assert [row[::5] for row in told.rows()[3:]] == [(1, "lapsed"), (2, "lapsed"), (3, "open")]
 
 
 def test_leases_open_at_the_end_of_the_journal() -> None:

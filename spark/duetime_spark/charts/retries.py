@@ -12,6 +12,7 @@ def retries(found: ResultDict) -> ChartPage:
         Tile(f"{found['deliveries']:,}", "deliveries"),
         Tile(f"{found['succeeded']:,}", "succeeded"),
         Tile(f"{found['wasted']:,}", f"wasted, {share:.1%}", "bad" if found["wasted"] else "good"),
+        Tile(f"{found['lapsed']:,}", "messages lapsed"),
     ]
     parts: list[Chart | Grid] = []
     rows = sorted(found["groups"], key=lambda row: row["deliveries"])[-ROWS_MOST:]
@@ -36,7 +37,7 @@ def retries(found: ResultDict) -> ChartPage:
                 figure(120 + 30 * len(rows), bars, barmode="stack", yaxis={"type": "category"}),
             )
         )
-    columns = ("deliveries", "succeeded", "failed", "expired", "dead", "returned", "open")
+    columns = ("deliveries", "succeeded", "failed", "expired", "dead", "returned", "open", "lapsed")
     heads = ("group", "topic", *(f"#{name}" for name in columns), "#wasted", "#per success")
     table = [
         (

@@ -6,6 +6,7 @@
     expired    the lease ended, or the receiver returned the message and the attempt counts
     returned   the message was returned and the attempt does not count
     open       the lease is still running
+    lapsed     no delivery: the message had expired, and is done for the group
 
 The journal has no event for an expired lease. The next lease of the message has the times of the earlier ones, and a
 message that lapses has no next one; at the end of the journal the clock decides. In an ordered lease the first message
@@ -41,16 +42,17 @@ SCHEMA = pa.schema(
         ("queue", pa.int32()),
         ("offset", pa.int64()),
         ("lease", pa.int64()),
-        # Counted from 1; a copy in %RETRY%group continues the message's count.
+        # Counted from 1; a copy in %RETRY%group continues the message's count. 0, and lease 0: it has lapsed.
         ("attempt", pa.int32()),
+        # Null: it has lapsed.
         ("received_at_ms", pa.int64()),
         # Null: the lease is still running.
         ("ended_at_ms", pa.int64()),
         ("end", pa.string()),
     ]
 )
-ENDS = ("open", "acked", "failed", "dead", "expired", "returned")
-OPEN, ACKED, FAILED, DEAD, EXPIRED, RETURNED = range(len(ENDS))
+ENDS = ("open", "acked", "failed", "dead", "expired", "returned", "lapsed")
+OPEN, ACKED, FAILED, DEAD, EXPIRED, RETURNED, LAPSED = range(len(ENDS))
 ROWS_MAX = 262_144
 
 _COLUMNS = {"lease": 3, "attempt": 4, "received_at_ms": 5, "ended_at_ms": 6}
@@ -217,7 +219,7 @@ class Deliveries:
             case events.EndEvent(lease=lease):
                 # Lease 0: a returned message could not be read. SUPERSEDED: it was not delivered.
                 if lease == events.LAPSED:
-                    self._lapse(places[event.place], spans_of(event.ranges))
+                    self._lapse(places[event.place], spans_of(event.ranges), stored_at_ms)
                 elif lease not in (0, events.SUPERSEDED):
                     self._leave(places[event.place], lease, spans_of(event.ranges), stored_at_ms, ACKED)
             case events.ChangeEvent(lease=lease):
@@ -305,8 +307,8 @@ class Deliveries:
         self.unknown += sum(stop - first for first, stop in spans) - known
         place.forget(lease)
 
-    def _lapse(self, place: _GroupQueue, spans: list[Span]) -> None:
-        """Ends deliveries of messages that are not delivered again. Their leases had expired."""
+    def _lapse(self, place: _GroupQueue, spans: list[Span], at_ms: int) -> None:
+        """Ends expired messages. The leases of their deliveries had ended."""
         for lease, parts in list(place.leases.items()):
             if parts[0].is_ordered and parts[0].expired_at_ms is None:
                 if any(overlap(given.spans, span) for given in parts for span in spans):
@@ -317,6 +319,9 @@ class Deliveries:
                     ended_at_ms = given.until_ms if given.expired_at_ms is None else given.expired_at_ms
                     self._end(place.code, given, taken, ended_at_ms, EXPIRED)
             place.forget(lease)
+        for first, stop in spans:
+            self._ended.append((place.code, first, stop - first, 0, 0, -1, at_ms, LAPSED))
+            self.rows += stop - first
 
     def _change(self, place: _GroupQueue, lease: int, spans: list[Span], until_ms: int) -> None:
         for given in list(place.leases.get(lease, ())):
@@ -425,7 +430,7 @@ class Deliveries:
         if name == "end":
             return pa.array(ENDS, column.type).take(pa.array(ended[:, 7][of]))
         values = ended[:, _COLUMNS[name]][of]
-        return pa.array(values, pa.int64(), mask=values < 0 if name == "ended_at_ms" else None).cast(column.type)
+        return pa.array(values, pa.int64(), mask=values < 0 if name.endswith("_at_ms") else None).cast(column.type)
 
 
 def rows_of(

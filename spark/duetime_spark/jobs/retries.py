@@ -17,7 +17,7 @@ class RetrySummary:
 
     succeeded: acknowledged; `by_attempt` counts them by the successful attempt, 1 is the first. Wasted: failed ones,
     ones with an expired lease, and the last ones before a dead letter (`dead`). `returned` were given back uncounted,
-    `open` have not ended.
+    `open` have not ended. `lapsed` messages had expired and are no deliveries.
     """
 
     group: str
@@ -29,6 +29,7 @@ class RetrySummary:
     dead: int
     returned: int
     open: int
+    lapsed: int
     wasted: int
     wasted_share: float
     attempts_per_success: float | None
@@ -42,6 +43,7 @@ class RetryJobResult:
     deliveries: int
     succeeded: int
     wasted: int
+    lapsed: int
     groups: list[RetrySummary]
 
     def to_dict(self) -> dict[str, Any]:
@@ -62,6 +64,7 @@ def run(context: JobContext) -> RetryJobResult:
         deliveries=sum(one.deliveries for one in groups),
         succeeded=sum(one.succeeded for one in groups),
         wasted=sum(one.wasted for one in groups),
+        lapsed=sum(one.lapsed for one in groups),
         groups=groups,
     )
 
@@ -70,7 +73,8 @@ def _retries(group: str, topic: str, counts: dict[tuple[str, int], int]) -> Retr
     def ended(name: str) -> int:
         return sum(count for (end, _), count in counts.items() if end == name)
 
-    deliveries, succeeded = sum(counts.values()), ended("acked")
+    lapsed, succeeded = ended("lapsed"), ended("acked")
+    deliveries = sum(counts.values()) - lapsed
     wasted = ended("failed") + ended("expired") + ended("dead")
     return RetrySummary(
         group=group,
@@ -82,8 +86,9 @@ def _retries(group: str, topic: str, counts: dict[tuple[str, int], int]) -> Retr
         dead=ended("dead"),
         returned=ended("returned"),
         open=ended("open"),
+        lapsed=lapsed,
         wasted=wasted,
-        wasted_share=round(wasted / deliveries, 4),
+        wasted_share=round(wasted / deliveries, 4) if deliveries else 0.0,
         attempts_per_success=round((succeeded + wasted) / succeeded, 3) if succeeded else None,
         by_attempt={attempt: count for (end, attempt), count in sorted(counts.items()) if end == "acked"},
     )
