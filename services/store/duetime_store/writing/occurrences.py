@@ -210,9 +210,10 @@ class OccurrenceStager:
             # A broker's sender may have set the property in another lane.
             return None
         planned = self.planner.plan(taken, taken.readings, now_ms)
-        rows = np.flatnonzero((planned == UNPLANNED) | (taken.readings[KIND] == ODD))
+        kinds, is_unplanned = taken.readings[KIND], planned == UNPLANNED
+        rows = np.flatnonzero(is_unplanned | (kinds == ODD))
         others = _others(taken, rows, target, now_ms, counts)
-        is_planned = np.isin(taken.readings[KIND], (AT_INTERVAL, BY_RULE)) & (planned != UNPLANNED)
+        is_planned = ((kinds == AT_INTERVAL) | (kinds == BY_RULE)) & ~is_unplanned
         for result, rows in ((DELIVERED, is_planned), (ENDED, is_planned & (planned == 0))):
             if count := int(rows.sum()):
                 counts[result] += count
