@@ -16,7 +16,7 @@ from duetime.client.plain import adapter, faults_of, is_object, is_pydantic, pla
 CONTENT_TYPE = "content_type"
 JSON = "application/json"
 
-_raw_decode = json.JSONDecoder().raw_decode
+_scan_once: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 T = TypeVar("T")
 Decode = Callable[[bytes, str], Any]
@@ -130,23 +130,26 @@ def parsed(body: bytes, content_type: str) -> Any:
     """The value in a JSON body. Raises: BadBody."""
     if content_type and content_type != JSON:
         _check_json(content_type)
-    text = _text(body)
     try:
-        return _value_in(text)
+        text = body.decode()
+        # Faster than json.loads for a text without spaces around the value, as senders write it.
+        value, end = _scan_once(text, 0)
+        if end == len(text):
+            return value
+    except (StopIteration, ValueError, RecursionError):
+        pass
+    return _loaded(_text(body))
+
+
+def _loaded(text: str) -> Any:
+    """Raises: BadBody."""
+    try:
+        return json.loads(text)
     except json.JSONDecodeError as error:
         raise _bad(f"it is not JSON: {error.msg} at character {error.pos}") from None
     except (ValueError, RecursionError) as error:
         # Raised for numbers with too many digits, and for deeply nested lists.
         raise _bad(f"it is not JSON: {type(error).__name__}") from None
-
-
-def _value_in(text: str) -> Any:
-    """As json.loads, a third faster for a text without spaces around the value, as all senders write it."""
-    try:
-        value, end = _raw_decode(text)
-    except json.JSONDecodeError:
-        return json.loads(text)
-    return value if end == len(text) else json.loads(text)
 
 
 def _check_json(content_type: str) -> None:

@@ -68,6 +68,8 @@ class TaskSignature:
             else:
                 self._add(name, hints.get(name, Any), is_needed=parameter.default is parameter.empty)
         sent = [one for name, one in signature.parameters.items() if name in self._converts]
+        # Parameters with one of JSON's own types: their values need no conversion.
+        self._plain = {name: hint for name in self._converts if (hint := hints.get(name)) in (int, str, bool)}
         self._sent = signature.replace(parameters=sent, return_annotation=signature.empty)
         self._text = f"{self._name.rpartition('.')[2]}{self._sent}"
 
@@ -137,7 +139,11 @@ class TaskSignature:
             raise TypeMismatch("the body is not an object")
         if named.keys() != converts.keys():
             self._check_names(named)
-        return {name: converts[name](value, name) for name, value in named.items()}
+        plain = self._plain
+        for name, value in named.items():
+            if type(value) is not plain.get(name):
+                named[name] = converts[name](value, name)
+        return named
 
     def _check_names(self, named: dict[str, Any]) -> None:
         if not self._needed <= named.keys():

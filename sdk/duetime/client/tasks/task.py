@@ -197,9 +197,13 @@ class Task(Generic[P, R]):
                 running.reset(token)
 
         name, function, has_injected = self.name, self._function, bool(self._signature.injected)
+        decoded = self._signature.decoded
 
         async def handle_async(message: LeasedMessage) -> Any:
-            arguments = self._arguments(message)
+            try:
+                arguments = decoded(message.body, message.content_type)
+            except (TypeMismatch, BadBody) as error:
+                raise Reject(str(error)) from error
             token = running.set(TaskRun(name, message, timeout_s))
             try:
                 return await (self._call_async(arguments) if has_injected else function(**arguments))
