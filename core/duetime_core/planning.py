@@ -10,7 +10,7 @@ from duetime_format import limits
 from duetime_format.admission import schedule_violations
 from duetime_format.errors import within
 from duetime_format.levels import DELAY_MS_MAX
-from duetime_format.schedules import StoredSchedule
+from duetime_format.schedules import ALL, StoredSchedule
 
 from duetime_core.cron import InFold, InGap, cron_times
 from duetime_core.errors import Violation
@@ -86,6 +86,16 @@ def time_after(schedule: StoredSchedule, moment_ms: int) -> int | None:
     if schedule.at_ms:
         return next((at_ms for at_ms in schedule.at_ms if at_ms > moment_ms), None)
     return _cron_after(schedule.cron, schedule.zone, schedule.in_gap, schedule.in_fold, moment_ms)
+
+
+def following(schedule: StoredSchedule, delivered_at_ms: int) -> int | None:
+    """The planned time after that of an occurrence, delivered at a time; None: it was the last. Raises: as
+    `time_after`."""
+    # The same for all schedules with this rule and planned time, unless they missed occurrences.
+    planned = time_after(schedule, schedule.planned)
+    if planned is not None and planned <= delivered_at_ms and schedule.missed != ALL:
+        planned = time_after(schedule, delivered_at_ms)
+    return planned
 
 
 @lru_cache(_TIMES_REMEMBERED_MAX)

@@ -58,6 +58,11 @@ class StoredSchedule:
     fault: str = ""
     # Whether it is an additional occurrence, sent by a caller.
     extra: bool = False
+    # The moment after which this occurrence was planned, if it is later than the record's birth; else 0: the occurrence
+    # before it was delivered before its planned time.
+    after: int = 0
+    # The planned time before newer rules of the time zone moved this occurrence; 0: they did not.
+    moved_from: int = 0
 
     def encode(self) -> bytes:
         """The value of the property."""
@@ -69,6 +74,12 @@ class StoredSchedule:
     def rule(self) -> tuple[object, ...]:
         """All that decides the times."""
         return self.every_ms, self.start_at_ms, self.at_ms, self.cron, self.zone, self.in_gap, self.in_fold
+
+
+    def is_last(self, delivered_at_ms: int) -> bool:
+        """Whether the schedule ends with this occurrence, delivered at a time: only listed times end."""
+        moment_ms = self.planned if self.missed == ALL else max(self.planned, delivered_at_ms)
+        return bool(self.at_ms) and not self.paused and self.at_ms[-1] <= moment_ms
 
 
 _DEFAULTS: dict[str, Any] = {one.name: one.default for one in fields(StoredSchedule) if one.name != "name"}

@@ -105,6 +105,21 @@ def _audit(found: dict[str, Any]) -> None:
         )
     for one in found["transaction_violations"]:
         echo(f"{one['kind']}: shard {one['shard']} half message {one['offset']}, {one['state']}, at {one['position']}")
+    if found["schedules"]:
+        echo("\nSchedules")
+        names = ["schedules", "delivered", "unjudged"]
+        _table(
+            ["#shard", *(f"#{name}" for name in names), "proven"],
+            [
+                (str(row["shard"]), *(f"{row[name]:,}" for name in names), "yes" if row["is_proven"] else "NO")
+                for row in found["schedules"]
+            ],
+        )
+    for one in found["schedule_violations"]:
+        echo(
+            f"{one['kind']}: shard {one['shard']} schedule {one['schedule']} of topic {one['topic']}, "
+            f"planned {at(one['planned_at_ms'])}, at {one['position']}"
+        )
 
 
 def _dead_letters(found: dict[str, Any]) -> None:

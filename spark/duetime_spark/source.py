@@ -34,6 +34,7 @@ from duetime_spark.tables import (
     ends,
     journal,
     messages,
+    occurrences,
     pending,
     pending_minutes,
     queue_entries,
@@ -190,6 +191,8 @@ class DueTimeReader(DataSourceReader):
             return transactions.plan(self._shards, self._schema, self._row_filter)
         if self._table == "transaction_ends":
             return transactions.plan_ends(self._shards, self._schema, self._row_filter)
+        if self._table == "occurrences":
+            return occurrences.plan(self._shards, self._schema, self._row_filter)
         if self._table == "damage":
             return damage.plan(self._shards, self._schema, self._row_filter)
         if self._table == "lanes":

@@ -46,6 +46,7 @@ def _audit(outcome: "JobOutcome") -> dict[str, Any]:
     found = outcome.result.to_dict()
     violations = Counter(found["violation_counts"])
     violations["transactions"] = sum(one["violation_count"] for one in found["transactions"])
+    violations["schedules"] = sum(one["violation_count"] for one in found["schedules"])
     pending = {(lane["shard"], lane["level"]): lane["pending"] for lane in found["lanes"]}
     return {
         "is_proven": found["is_proven"],

@@ -19,6 +19,9 @@ SCHEMAS = {
     "id STRING, group STRING, topic STRING, prepared_at_ms BIGINT",
     "transaction_ends": "shard INT, offset BIGINT, end STRING, position BIGINT, topic STRING, queue INT, "
     "queue_offset BIGINT",
+    "occurrences": "shard INT, topic STRING, schedule STRING, made_at_ms BIGINT, planned_at_ms BIGINT, "
+    "is_delivered BOOLEAN, level INT, offset BIGINT, position BIGINT, stored_at_ms BIGINT, is_last BOOLEAN, "
+    "next_at_ms BIGINT",
     "lanes": "shard INT, level INT, delay_ms BIGINT, min_offset BIGINT, watermark BIGINT, max_offset BIGINT, "
     "pending BIGINT, snapshot_position BIGINT, snapshot_at_ms BIGINT, judged_from BIGINT",
     "messages": "shard INT, topic STRING, queue INT, offset BIGINT, position BIGINT, size INT, id STRING, tags STRING, "

@@ -87,3 +87,22 @@ def test_a_chain_that_ran_twice_is_reported_once(shard: Shard) -> None:
     shard.crash()
     assert sum("pending occurrences" in one for one in damages(shard.root)) == 1
     shard.open()
+
+
+def test_a_broken_chain_alone_in_its_lane_is_reported(shard: Shard) -> None:
+    begin(shard, every(shard.store, MINUTE_MS))
+    passing(shard, 1)
+    rewrite(shard, 1, b"DT_SCHEDULE\x01", b"XX_SCHEDULE\x01")
+    (found,) = damages(shard.root)
+    assert "schedule 'report' has no occurrence after this one" in found
+    shard.open()
+
+
+def test_a_next_occurrence_at_another_time_is_reported(shard: Shard) -> None:
+    begin(shard, every(shard.store, MINUTE_MS))
+    passing(shard, 3)
+    at_ms = shard.clock.now_ms()
+    rewrite(shard, 3, b'"planned":%d' % (at_ms + MINUTE_MS), b'"planned":%d' % (at_ms + MINUTE_MS + 1))
+    (found,) = damages(shard.root)
+    assert f"schedule 'report' has a next occurrence at another time, planned for {at_ms} (orders queue 0" in found
+    shard.open()

@@ -1,6 +1,7 @@
 """The page of `audit`: the proof line by line, and the ends of accepted messages."""
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 
 import plotly.graph_objects as go
 
@@ -19,6 +20,7 @@ _ENDS = {
 
 
 _TRANSACTIONS = ("accepted", "expired", "open", "committed", "rolled_back", "given_up", "ended")
+_SCHEDULES = ("schedules", "delivered", "unjudged")
 _VIOLATION = ("shard", "offset", "state", "position")
 
 
@@ -61,7 +63,7 @@ def audit(found: ResultDict) -> ChartPage:
                 "all" if row[name] is None and name == "shard" else "" if row[name] is None else row[name]
                 for name in columns
             ),
-            Cell("yes", "good") if row["is_proven"] else Cell("NO", "bad"),
+            _proven(row),
         )
         for row in [*lanes, total]
     ]
@@ -88,7 +90,32 @@ def audit(found: ResultDict) -> ChartPage:
         heads = ("what", "#shard", "#half message", "state", "#position")
         rows = [(Cell(one["kind"], "no"), *(one[name] or NOTHING for name in _VIOLATION)) for one in wrong]
         parts.append(Grid("Violations of transactions", "The first of them.", heads, rows))
+    parts += _schedules(found)
     return ChartPage("Audit", tiles, parts)
+
+
+def _proven(row: ResultDict) -> Cell:
+    return Cell("yes", "good") if row["is_proven"] else Cell("NO", "bad")
+
+
+def _schedules(found: ResultDict) -> Iterator[Grid]:
+    if found["schedules"]:
+        heads: tuple[str, ...] = ("#shard", *(f"#{name}" for name in _SCHEDULES), "proven")
+        rows = [(one["shard"], *(one[name] for name in _SCHEDULES), _proven(one)) for one in found["schedules"]]
+        note = "Occurrences, each once and with the next one; those unjudged are planned by a time zone."
+        yield Grid("Schedules", note, heads, rows)
+    if wrong := found["schedule_violations"]:
+        heads = ("what", "#shard", "topic", "schedule", "planned", "#position")
+        rows = [
+            (
+                Cell(one["kind"], "no"),
+                *(one[name] for name in ("shard", "topic", "schedule")),
+                moment(one["planned_at_ms"]),
+                one["position"],
+            )
+            for one in wrong
+        ]
+        yield Grid("Violations of schedules", "The first of them.", heads, rows)
 
 
 def _transactions(proofs: list[ResultDict]) -> Grid:
@@ -97,7 +124,7 @@ def _transactions(proofs: list[ResultDict]) -> Grid:
         (
             row["shard"],
             *(row[name] for name in _TRANSACTIONS),
-            Cell("yes", "good") if row["is_proven"] else Cell("NO", "bad"),
+            _proven(row),
         )
         for row in proofs
     ]

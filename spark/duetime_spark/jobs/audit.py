@@ -25,6 +25,7 @@ from duetime_format.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from pyspark.sql import Column, DataFrame, GroupedData, Window
 from pyspark.sql import functions as F
 
+from duetime_spark.jobs.audit_schedules import ScheduleProof, ScheduleViolation
 from duetime_spark.jobs.audit_transactions import TransactionProof, TransactionViolation
 from duetime_spark.jobs.columns import is_restored
 
@@ -124,6 +125,8 @@ class AuditJobResult:
     violations: list[AuditViolation]
     transactions: list[TransactionProof] = field(default_factory=list)
     transaction_violations: list[TransactionViolation] = field(default_factory=list)
+    schedules: list[ScheduleProof] = field(default_factory=list)
+    schedule_violations: list[ScheduleViolation] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

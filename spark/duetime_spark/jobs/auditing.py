@@ -1,4 +1,4 @@
-"""Runs the audit: buckets first, then differing buckets entry by entry; then transactions."""
+"""Runs the audit: buckets first, then differing buckets entry by entry; then transactions and schedules."""
 
 from collections import Counter, defaultdict
 from dataclasses import fields, replace
@@ -10,7 +10,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
-from duetime_spark.jobs import audit_timers, audit_transactions
+from duetime_spark.jobs import audit_schedules, audit_timers, audit_transactions
 from duetime_spark.jobs.audit import (
     EARLY,
     ENDS,
@@ -260,8 +260,16 @@ class _Auditor:
 def run(context: JobContext) -> AuditJobResult:
     found = _Auditor(context).run()
     proofs, violations = audit_transactions.run(context)
-    is_proven = found.is_proven and all(proof.is_proven for proof in proofs)
-    return replace(found, is_proven=is_proven, transactions=proofs, transaction_violations=violations)
+    chains, broken = audit_schedules.run(context)
+    is_proven = found.is_proven and all([*(one.is_proven for one in proofs), *(one.is_proven for one in chains)])
+    return replace(
+        found,
+        is_proven=is_proven,
+        transactions=proofs,
+        transaction_violations=violations,
+        schedules=chains,
+        schedule_violations=broken,
+    )
 
 
 def _differing(entries: dict[Key, OffsetBucket], copies: list[Row]) -> set[Key]:

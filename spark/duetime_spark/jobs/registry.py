@@ -25,10 +25,14 @@ class SparkJob:
     is_brief: bool = False
 
 
+_AUDIT = (
+    *("lanes", "violations", "transactions", "transaction_violations"),
+    *("schedules", "schedule_violations"),
+)
 JOBS = {
     "backlog": SparkJob(backlog.run, ("lanes", "pending", "due_minutes", "due_hours"), is_brief=True),
     "lateness": SparkJob(lateness.run, ("topics", "minutes"), reads_all=True),
-    "audit": SparkJob(auditing.run, ("lanes", "violations", "transactions", "transaction_violations"), reads_all=True),
+    "audit": SparkJob(auditing.run, _AUDIT, reads_all=True),
     "dead_letters": SparkJob(dead_letters.run, ("groups",), reads_all=True),
     "retries": SparkJob(retries.run, ("groups",)),
 }

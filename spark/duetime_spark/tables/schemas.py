@@ -8,6 +8,7 @@ deliveries      messages received by groups, and the end of each delivery (deliv
 ends            cancelled lane entries
 transactions    every half message, and its end
 transaction_ends    ends of half messages by records of the log
+occurrences     records by which schedules continue
 lanes           one row for each lane
 findings        damage found by the snapshot
 damage          damage found by reading the whole log
@@ -113,6 +114,29 @@ TRANSACTION_ENDS = pa.schema(
         ("queue_offset", _I64),
     ]
 )
+OCCURRENCES = pa.schema(
+    [
+        ("shard", _I32),
+        # The message's topic, and the schedule's name in it.
+        ("topic", _TEXT),
+        ("schedule", _TEXT),
+        # The schedule's creation.
+        ("made_at_ms", _I64),
+        # Null: it is paused.
+        ("planned_at_ms", _I64),
+        # Whether the record is in the topic; else it is an entry of a lane.
+        ("is_delivered", pa.bool_()),
+        # The entry: the record's own, or the one that it was restored from.
+        ("level", _I32),
+        ("offset", _I64),
+        ("position", _I64),
+        ("stored_at_ms", _I64),
+        # Whether the schedule ends with this delivered one.
+        ("is_last", pa.bool_()),
+        # Planned time after a delivered one, by the rule. Null: there is none, or a zone's clock decides it.
+        ("next_at_ms", _I64),
+    ]
+)
 LANES = pa.schema(
     [
         ("shard", _I32),
@@ -141,6 +165,7 @@ SCHEMAS = {
     "ends": ENDS,
     "transactions": TRANSACTIONS,
     "transaction_ends": TRANSACTION_ENDS,
+    "occurrences": OCCURRENCES,
     "lanes": LANES,
     "findings": FINDINGS,
     "damage": FINDINGS,

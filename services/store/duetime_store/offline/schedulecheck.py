@@ -2,18 +2,17 @@
 
 n + 1, delivered n          a batch of the log: the record of the next occurrence precedes that of the delivered one
 delivered n alone           broken, unless n was the last of the listed times
+n + 1 at another time       not that of the rule; times by a zone's wall clock are not judged
 two pending for one name    doubled: each of them would have a next one
 """
 
-from collections.abc import Iterator
-
-import numpy as np
-from duetime_format.columns import RecordRun, holds
+from duetime_core.chains import NO_NEXT, chain_fault, occurrences_in
+from duetime_format.columns import RecordRun
 from duetime_format.lanes import TIMER_LANE_FIRST, lane_of
 from duetime_format.names import TIMER_TOPIC
 from duetime_format.properties import as_text, value_of
 from duetime_format.record import REAL_TOPIC, Record
-from duetime_format.schedules import ALL, NAME_ENDING, StoredSchedule, pending_schedule
+from duetime_format.schedules import StoredSchedule
 from duetime_format.texts import shown
 from duetime_shard.facts import Facts
 from duetime_shard.shard import DirectoryState
@@ -38,13 +37,13 @@ class ScheduleCheck:
         self._pending: dict[Name, dict[Place, int]] = {}
         self._names: dict[Place, Name] = {}
         self._doubled: set[Name] = set()
-        # Name and creation of the latest occurrence in a lane.
-        self._latest: tuple[Name, int] | None = None
+        # The latest occurrence in a lane.
+        self._latest: tuple[Name, StoredSchedule] | None = None
 
     def see(self, run: RecordRun, facts: Facts) -> None:
         ends = iter(sorted(zip(*facts.cancelled[[3, 0, 1]].tolist(), strict=True)))
         end = next(ends, None)
-        for index, found, schedule in _occurrences(run):
+        for index, found, schedule in occurrences_in(run):
             while end is not None and end[0] < found.position:
                 self._forget(end[1:])
                 end = next(ends, None)
@@ -71,15 +70,18 @@ class ScheduleCheck:
         pending = self._pending.setdefault(name, {})
         pending[place] = found.position
         self._names[place] = name
-        self._latest = name, schedule.made_at_ms
+        self._latest = name, schedule
         if len(pending) > _PENDING_MAX:
             self._report_doubled(name)
 
     def _see_delivered(self, found: Record, schedule: StoredSchedule, entry: Place) -> None:
         name = found.topic, schedule.name
         self._forget(entry)
-        if not _is_last(schedule, found.stored_at_ms) and self._latest != (name, schedule.made_at_ms):
-            what = f"schedule {shown(schedule.name)} has no occurrence after this one, planned for {schedule.planned}"
+        after = self._latest[1] if self._latest is not None and self._latest[0] == name else None
+        fault = chain_fault(schedule, found.stored_at_ms, after)
+        if fault:
+            text = "has no occurrence after this one" if fault == NO_NEXT else "has a next occurrence at another time"
+            what = f"schedule {shown(schedule.name)} {text}, planned for {schedule.planned}"
             self._add(found.position, what, DamagedMessage(found.topic, found.queue, found.queue_offset))
 
     def _forget(self, place: Place) -> None:
@@ -107,24 +109,3 @@ class ScheduleCheck:
     def _add(self, position: int, what: str, message: DamagedMessage) -> None:
         base = position - position % self._state.log.segment_bytes
         self._report.add(f"commitlog/{base:020d}", position - base, what, message)
-
-
-def _occurrences(run: RecordRun) -> Iterator[tuple[int, Record, StoredSchedule]]:
-    """The records of a run with a schedule that they continue, and their indices."""
-    if not holds(run.data, NAME_ENDING):
-        return
-    starts, at = run.starts, 0
-    while (at := run.data.find(NAME_ENDING, at, run.end)) >= 0:
-        index = int(np.searchsorted(starts, at, "right")) - 1
-        if index >= 0:
-            found = run.record(index)
-            schedule = pending_schedule(found.properties)
-            if schedule is not None:
-                yield index, found, schedule
-        at = int(starts[index + 1]) if index + 1 < run.count else run.end
-
-
-def _is_last(schedule: StoredSchedule, delivered_at_ms: int) -> bool:
-    """Whether a delivered occurrence ends its schedule: only listed times end."""
-    after = schedule.planned if schedule.missed == ALL else max(schedule.planned, delivered_at_ms)
-    return bool(schedule.at_ms) and schedule.at_ms[-1] <= after
