@@ -283,16 +283,16 @@ class MessageFinder:
 
     # --- records --------------------------------------------------------------------------------------------------
 
-    def read(self, position: int, word: str = "", *, expected: bool = True) -> FoundRecord | None:
-        """The intact record at a position; None: there is none (any more), or it does not contain `word`. `expected`: a
-        missing record is damage.
+    def read(self, position: int, word: str = "", also: bytes = b"", *, expected: bool = True) -> FoundRecord | None:
+        """The intact record at a position; None: there is none (any more), or it lacks `word` or the bytes `also`.
+        `expected`: a missing record is damage.
 
-        A hash leads to the records of all keys that share it. Records without `word` are not decoded: decoding costs a
-        hundred times as much as searching for the word.
+        A hash leads to the records of all keys that share it, in lanes those of all topics. Others are not decoded:
+        decoding costs a hundred times as much as searching for the word.
         """
         size = layout.size_at(self._log.read(position, layout.PREFIX_BYTES))
         data = self._log.read(position, size) if size else b""
-        if word and data and word.encode() not in data:
+        if data and not (word.encode() in data and also in data):
             return None
         run = take(data, 0, position)
         if not run.count:

@@ -31,9 +31,9 @@ _HASHES_MAX = 65_536
 class SearchedWord(ABC):
     """A word to find, and its records found so far."""
 
-    def __init__(self, word: str, lane_topics: Sequence[str]) -> None:
-        """`lane_topics`: the topics of pending records with the word."""
-        self.word = word
+    def __init__(self, word: str, lane_topics: Sequence[str], also: bytes = b"") -> None:
+        """`lane_topics`: the topics of pending records with the word. `also`: bytes that each wanted record has."""
+        self.word, self.also = word, also
         self.hashes = [key_hash(topic, word) for topic in lane_topics]
 
     @abstractmethod
@@ -110,7 +110,7 @@ class LogSearch:
             return
         async with aclosing(self._finder.positions_in_files(walk, view, hashes)) as positions:
             async for position in positions:
-                seen = self._finder.read(position, one.word)
+                seen = self._finder.read(position, one.word, one.also)
                 if seen is not None:
                     one.take(seen)
                     if one.is_done:
@@ -129,7 +129,7 @@ class LogSearch:
         hits = rows[np.isin(rows["hash"], np.fromiter(by_hash, np.int64, len(by_hash)))]
         for value, position, _ in hits.tolist():
             for one in by_hash[value]:
-                seen = self._finder.read(position, one.word)
+                seen = self._finder.read(position, one.word, one.also)
                 if seen is not None:
                     one.take(seen)
 

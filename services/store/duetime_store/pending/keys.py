@@ -50,7 +50,7 @@ class SearchedKey(SearchedWord):
 
     def __init__(self, name: Name) -> None:
         topic, key = name
-        super().__init__(key, [TIMER_TOPIC])
+        super().__init__(key, [TIMER_TOPIC], f"{record.REAL_TOPIC}\x01{topic}".encode())
         self._topic = topic
         self._position = -1
         self.newest: Upsert | None = None
