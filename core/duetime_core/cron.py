@@ -23,6 +23,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from importlib.resources import files
 from typing import Literal
+from zlib import crc32
 from zoneinfo import ZoneInfo
 
 import tzdata
@@ -32,8 +33,6 @@ from duetime_format.limits import CRON_CHARS_MAX
 InGap = Literal["end", "skip"]
 InFold = Literal["first", "both"]
 
-# The release of the zones, such as "2026a".
-ZONES_VERSION: str = tzdata.IANA_VERSION
 _NICKNAMES = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
@@ -181,6 +180,18 @@ def _zone(name: str) -> ZoneInfo:
         raise ValueError(message)
     with files("tzdata").joinpath("zoneinfo", *name.split("/")).open("rb") as file:
         return ZoneInfo.from_file(file, key=name)
+
+
+def zones_version() -> str:
+    """The release of the zones, such as "2026a"."""
+    version: str = tzdata.IANA_VERSION
+    return version
+
+
+def zone_digests() -> dict[str, str]:
+    """The CRC-32 of each zone's rules, in hexadecimal digits. Reads 600 small files, in some 40 ms."""
+    folder = files("tzdata").joinpath("zoneinfo")
+    return {name: f"{crc32(folder.joinpath(*name.split('/')).read_bytes()):08x}" for name in sorted(_zone_names())}
 
 
 @lru_cache(maxsize=1)

@@ -112,6 +112,7 @@ OVERVIEW = Dashboard(
                 (f"sum by (result) (rate(duetime_store_reschedules_total{RATE}))", "reschedule: {{result}}"),
                 (f"sum by (result) (rate(duetime_store_replaces_total{RATE}))", "replace: {{result}}"),
                 (f"sum by (result) (rate(duetime_store_occurrences_total{RATE}))", "occurrence: {{result}}"),
+                (f"sum(rate(duetime_store_occurrences_moved_total{RATE}))", "occurrence: moved by its time zone"),
                 text="Changes of pending messages, and due occurrences of schedules, by result.",
             ),
         ),

@@ -75,7 +75,6 @@ class StoredSchedule:
         """All that decides the times."""
         return self.every_ms, self.start_at_ms, self.at_ms, self.cron, self.zone, self.in_gap, self.in_fold
 
-
     def is_last(self, delivered_at_ms: int) -> bool:
         """Whether the schedule ends with this occurrence, delivered at a time: only listed times end."""
         moment_ms = self.planned if self.missed == ALL else max(self.planned, delivered_at_ms)

@@ -30,6 +30,8 @@ STORE = "duetimeStore.json"
 ACCEPTED = "duetimeAccepted.json"
 # DueTime's own: durable progress of the index files.
 INDEX = "duetimeIndex.json"
+# DueTime's own: the time zone rules of pending occurrences.
+ZONES = "duetimeZones.json"
 # Offsets of a broker with lite topics: the form of CONSUMER_OFFSETS.
 LITE_OFFSETS = "lmqConsumerOffset.json"
 # DueTime's own key in a broker's CONSUMER_OFFSETS: messages received by POP (pops.py), until a start takes them over.

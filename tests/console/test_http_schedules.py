@@ -102,6 +102,15 @@ async def test_a_schedule_is_put_again_from_its_answer(client: httpx.AsyncClient
     assert problem(answer, 409)["reason"] == "SCHEDULE_EXISTS"
 
 
+async def test_a_dry_run_shows_times_and_stores_nothing(client: httpx.AsyncClient) -> None:
+    asked = {"dry_run": "true", "next": 3}
+    answer = await client.put(path("no-topic-yet", "a"), params=asked, json={"every": "1h"})
+    times = ["2023-11-14T23:13:20.000Z", "2023-11-15T00:13:20.000Z", "2023-11-15T01:13:20.000Z"]
+    assert (answer.status_code, answer.json()["created"], answer.json()["next_at"]) == (200, False, times)
+    assert problem(await client.get(path("no-topic-yet", "a")), 404)["reason"] == "TOPIC_NOT_FOUND"
+    assert problem(await client.put(path("no-topic-yet", "a"), params=asked, json={"cron": "61 * * * *"}), 400)
+
+
 async def test_schedules_are_listed_page_by_page(client: httpx.AsyncClient) -> None:
     for number, name in enumerate("abc"):
         await put(client, "listed", name, every=f"{3 - number}h", body="x")

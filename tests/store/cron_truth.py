@@ -14,28 +14,29 @@ NEAR = range(-1, 3)
 HOURS_MAX = 24 * 32
 
 
-def time_after(schedule: StoredSchedule, moment_ms: int) -> int:
-    """The first time after a moment, Unix ms."""
+def time_after(schedule: StoredSchedule, moment_ms: int, rules: ZoneInfo | None = None) -> int:
+    """The first time after a moment, Unix ms. `rules`: those of the zone; None: the present ones."""
     if schedule.every_ms:
         past = moment_ms - schedule.start_at_ms
         return schedule.start_at_ms + max(past // schedule.every_ms + 1, 0) * schedule.every_ms
-    local = datetime.fromtimestamp(moment_ms / 1000, ZoneInfo(schedule.zone))
+    zone = rules or ZoneInfo(schedule.zone)
+    local = datetime.fromtimestamp(moment_ms / 1000, zone)
     hour = local.replace(tzinfo=None, minute=0, second=0, microsecond=0)
-    near = [at_ms for number in NEAR for at_ms in _times(schedule.cron, schedule.zone, hour + number * HOUR)]
+    near = [at_ms for number in NEAR for at_ms in _times(schedule.cron, zone, hour + number * HOUR)]
     later = min((at_ms for at_ms in near if at_ms > moment_ms), default=None)
     if later is not None:
         return later
     hours = (hour + number * HOUR for number in range(NEAR.stop, HOURS_MAX))
-    return next(at_ms for one in hours for at_ms in _times(schedule.cron, schedule.zone, one))
+    return next(at_ms for one in hours for at_ms in _times(schedule.cron, zone, one))
 
 
-def is_time(schedule: StoredSchedule, at_ms: int) -> bool:
+def is_time(schedule: StoredSchedule, at_ms: int, rules: ZoneInfo | None = None) -> bool:
     """Whether it is one of the schedule's times."""
-    return time_after(schedule, at_ms - 1) == at_ms
+    return time_after(schedule, at_ms - 1, rules) == at_ms
 
 
 @lru_cache(4_096)
-def _times(cron: str, zone: str, hour: datetime) -> tuple[int, ...]:
+def _times(cron: str, zone: ZoneInfo, hour: datetime) -> tuple[int, ...]:
     """The instants of an hour of wall times, in order."""
     is_fixed = not any(field.startswith("*") for field in cron.split()[-5:-3])
     found = set[int]()
@@ -43,5 +44,5 @@ def _times(cron: str, zone: str, hour: datetime) -> tuple[int, ...]:
         if wall >= hour + HOUR:
             break
         for fold in (0,) if is_fixed else (0, 1):
-            found.add(int(wall.replace(tzinfo=ZoneInfo(zone), fold=fold).astimezone(UTC).timestamp()) * 1000)
+            found.add(int(wall.replace(tzinfo=zone, fold=fold).astimezone(UTC).timestamp()) * 1000)
     return tuple(sorted(found))

@@ -7,20 +7,26 @@ Besides the facts about all pending messages, after each crash:
     occurrences    each planned time is the one that tests/store/cron_truth.py computes from the previous occurrence of
                    the same version: with `all`, the next time; with `one`, the first time after its delivery; with
                    `skip`, a later time of the rule
+    zones          once the occurrences are moved, each is planned by the present rules of its zone
     a paused one   is not delivered
 
-The clock starts 30 s before Berlin's clocks are set back, so the zones of a schedule differ.
+A start may bring another release of the zones. The clock starts 30 s before Berlin's clocks are set back, so the zones
+of a schedule differ.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from functools import cache
+from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
 
 import numpy as np
 from duetime.v1 import schedules_pb2, store_pb2
-from duetime_core.errors import DueTimeError
+from duetime_core.errors import DiskFull, DueTimeError
 from duetime_format import record
 from duetime_format.columns import entry_of
 from duetime_format.errors import DamagedBytes
@@ -29,13 +35,16 @@ from duetime_format.record import Record
 from duetime_format.schedules import ALL, ONE, StoredSchedule, pending_schedule, schedule_of
 from duetime_store.lanes.lane import PENDING
 from duetime_store.pending.scheduling import ScheduleKeeper
+from duetime_store.pending.zones import OccurrenceMover
+from duetime_store.reading.turns import ScanTurns
 from duetime_store.writing.missed import pass_missed
 from duetime_store.writing.staging import OK
 
-from tests.store.conftest import HandClock, timer
+from tests.store.conftest import HandClock, reader_of, timer
 from tests.store.cron_truth import is_time, time_after
 from tests.store.life_lanes import TIMERS
 from tests.store.pending_life import TIMER_LANES, PendingLife, Sent
+from tests.zones import release, rules_of, zone_file
 
 # Nobody changes the first three.
 STEADY = ("steady", "ticks", "late")
@@ -51,6 +60,12 @@ RULES: tuple[dict[str, Any], ...] = (
 # 2023-10-29 00:59:30 UTC: 02:59:30 in Berlin, and 02:00:00 half a minute later.
 BEGIN_MS = 1_698_541_170_000
 THERE, GONE, UNKNOWN = "there", "gone", "unknown"
+# Rules of the zones by release; the first has the real ones.
+RELEASES = (
+    {"Asia/Kathmandu": "", "Europe/Berlin": "", "Australia/Lord_Howe": ""},
+    {"Asia/Kathmandu": "KAT-5:30", "Europe/Berlin": "CEST-2", "Australia/Lord_Howe": "LHT-10:30:20"},
+    {"Asia/Kathmandu": "", "Europe/Berlin": "UTC0", "Australia/Lord_Howe": "LHT-12LHDT,M10.5.0/1,M3.5.0"},
+)
 Change = store_pb2.ScheduleChange
 
 
@@ -69,7 +84,15 @@ class ScheduleLife(PendingLife):
         self.under_way = dict.fromkeys(self.state, 0)
         # Number of calls so far.
         self.begun = dict.fromkeys(self.state, 0)
+        # Releases so far; the last is that of the process.
+        self.releases = [0]
+        self._next_release, self._zones = 0, ExitStack()
+        self._zones.enter_context(made_release(root.parent, 0))
         super().__init__(root, dice, mode=mode)
+
+    def close(self) -> None:
+        super().close()
+        self._zones.close()
 
     def make_clock(self) -> HandClock:
         clock = super().make_clock()
@@ -77,8 +100,15 @@ class ScheduleLife(PendingLife):
         return clock
 
     def _begin(self) -> None:
+        if self._next_release != self.releases[-1]:
+            self._zones.close()
+            self._zones.enter_context(made_release(self.root.parent, self._next_release))
+            self.releases.append(self._next_release)
         super()._begin()
         self.schedules = ScheduleKeeper(self.store, self.keys, self.replacing, self.flusher, shard=0)
+        turns = ScanTurns(lambda: 1.0)
+        reader = reader_of(self.store, self.metrics, turns)
+        self.mover = OccurrenceMover(self.store, self.replacing, reader, self.flusher, self.worker, turns)
 
     def _end(self) -> None:
         for name, count in self.under_way.items():
@@ -129,6 +159,30 @@ class ScheduleLife(PendingLife):
                     self.state[name] = found if was_alone and number == self.begun[name] else UNKNOWN
 
         self._call(noted(), lambda _: None, set(), body)
+
+    # --- zones --------------------------------------------------------------------------------------------------------
+
+    def change_zones(self, release: int, stop: Callable[[], None]) -> None:
+        """Stops the process, and starts another with a release of the zones."""
+        self._next_release = release
+        stop()
+
+    def move(self) -> None:
+        """Moves the occurrences of changed zones, as a start does."""
+
+        async def moved() -> None:
+            try:
+                await self.mover.move()
+            except OSError as error:
+                raise DiskFull(str(error)) from error
+
+        self._call(moved(), self._check_moved, set())
+
+    def _check_moved(self, _: object) -> None:
+        for born_at_ms, one in self._pending_born():
+            if one.cron and not one.paused and one.planned > born_at_ms:
+                expected = time_after(one, born_at_ms, zone_rules(self.releases[-1], one.zone))
+                assert one.planned == expected, f"{one} was planned at {born_at_ms}"
 
     # --- restoring ----------------------------------------------------------------------------------------------------
 
@@ -184,11 +238,16 @@ class ScheduleLife(PendingLife):
         return found
 
     def _pending(self) -> list[StoredSchedule]:
+        return [one for _, one in self._pending_born()]
+
+    def _pending_born(self) -> list[tuple[int, StoredSchedule]]:
+        """The schedules of the pending occurrences, each with its record's time of birth."""
         found = []
         for lane in self.store.lanes.timers():
             entries = np.arange(lane.queue.min_offset, lane.queue.max_offset)
             units = lane.units(entries[lane.states(entries) == PENDING]).tolist()
-            found += [one for record_ in self._records(units) if (one := pending_schedule(record_.properties))]
+            records = self._records(units)
+            found += [(own.born_at_ms, one) for own in records if (one := pending_schedule(own.properties))]
         return found
 
     def _delivered(self) -> list[Occurrence]:
@@ -208,15 +267,22 @@ class ScheduleLife(PendingLife):
         times = [(one.schedule.made_at_ms, one.schedule.planned) for one in chain]
         assert len(times) == len(set(times)), f"an occurrence is there twice: {times}"
         assert times == sorted(times), f"occurrences are not in order: {times}"
-        for one in chain:
-            assert is_time(one.schedule, one.schedule.planned), f"{one} is at no time of its rule"
+        for one, _ in chain:
+            is_right = any(is_time(one, one.planned, rules) for rules in self._rules(one))
+            assert is_right, f"{one} is at no time of its rule"
         for (before, at_ms), (after, _) in pairwise(chain):
             if (before.made_at_ms, before.version) != (after.made_at_ms, after.version):
                 assert before.name not in STEADY
-            elif before.missed == ALL:
-                assert after.planned == time_after(before, before.planned), f"{after} follows {before}"
-            elif before.missed == ONE:
-                assert after.planned == time_after(before, at_ms), f"{after} follows {before}, delivered at {at_ms}"
+            elif after.moved_from or before.missed not in (ALL, ONE):
+                continue
+            else:
+                moment_ms = before.planned if before.missed == ALL else at_ms
+                expected = [time_after(before, moment_ms, rules) for rules in self._rules(before)]
+                assert after.planned in expected, f"{after} follows {before}, delivered at {at_ms}"
+
+    def _rules(self, schedule: StoredSchedule) -> list[ZoneInfo | None]:
+        """Those by which its occurrences may have been planned."""
+        return [zone_rules(release, schedule.zone) if schedule.zone else None for release in set(self.releases)]
 
     # --- random steps -------------------------------------------------------------------------------------------------
 
@@ -234,10 +300,31 @@ class ScheduleLife(PendingLife):
             super().random_step()
             return
         name, lane = dice.choice(NAMES), dice.randrange(TIMER_LANES)
-        if dice.random() < 0.5:
+        if dice.random() < 0.1:
+            stop = dice.choice((self.restart, self.kill, self.cut_power))
+            self.step(self.change_zones, dice.randrange(len(RELEASES)), stop)
+        elif dice.random() < 0.2:
+            self.step(self.move)
+        elif dice.random() < 0.5:
             self.step(self.put, name, dice.choice(RULES), dice.randint(1, 3), lane)
         else:
             self.step(self.change, name, dice.choice([one for one in Change.values() if one]))
 
 
 SCHEDULE_LANES = [TIMERS + number for number in range(TIMER_LANES)]
+
+
+def made_release(folder: Path, number: int) -> AbstractContextManager[None]:
+    """The release in place of the package."""
+    zones = {name: rules_of(rules) if rules else _REAL[name] for name, rules in RELEASES[number].items()}
+    return release(folder, f"release-{number}", zones)
+
+
+@cache
+def zone_rules(release: int, zone: str) -> ZoneInfo:
+    """A zone's rules in a release."""
+    rules = RELEASES[release][zone]
+    return ZoneInfo.from_file(BytesIO(rules_of(rules) if rules else _REAL[zone]))
+
+
+_REAL = {name: zone_file(name) for name in RELEASES[0]}

@@ -8,7 +8,9 @@ import grpc
 import pytest
 from duetime.v1 import pending_pb2, schedules_pb2, store_pb2
 from duetime_format import record
+from duetime_format.columns import take
 from duetime_format.schedules import schedule_of
+from duetime_store.finding import finder
 from duetime_store.pending import listing
 from duetime_store.writing import holding
 
@@ -388,3 +390,21 @@ async def test_a_largest_schedule_occurs(shard: Shard) -> None:
     await occur(shard, MINUTE_MS)
     await occur(shard, MINUTE_MS)
     assert len(await planned(shard)) == 2
+
+
+async def test_a_name_that_is_busy_in_other_topics_is_found_without_decoding_theirs(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All lanes' records with one key are in one chain of the index."""
+    await put(shard)
+    await shard.put(*(timer(f"m{number}", 500_000, topic=f"t{number % 7}", key="report") for number in range(300)))
+    shard.node.parts.schedules._keys._known.clear()
+    decoded: list[int] = []
+
+    def noted(data: bytes, at: int, position: int) -> object:
+        decoded.append(position)
+        return take(data, at, position)
+
+    monkeypatch.setattr(finder, "take", noted)
+    assert (await change(shard, PAUSE)).schedule.paused
+    assert len(decoded) <= 2

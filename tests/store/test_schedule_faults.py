@@ -33,7 +33,7 @@ async def test_a_schedule_paused_by_a_fault_resumes_when_it_is_put_again(
         first = await put(shard, **rule)
         begin_ms = first.schedule.next_at_ms[0]
         with monkeypatch.context() as broken:
-            broken.setattr("duetime_store.writing.occurrences.time_after", _fail)
+            broken.setattr("duetime_store.writing.occurrences.following", _fail)
             broken.setattr(OccurrencePlanner, "plan", lambda _, run, *__: np.full(run.count, UNPLANNED))
             shard.clock.move(begin_ms - shard.clock.now_ms())
             await occur(shard)

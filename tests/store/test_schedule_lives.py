@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from tests.store.life_machine import DelayedMachine, LifeMachine, run_lives
-from tests.store.schedule_life import NAMES, RULES, SCHEDULE_LANES, Change, ScheduleLife
+from tests.store.schedule_life import NAMES, RELEASES, RULES, SCHEDULE_LANES, Change, ScheduleLife
 
 STEPS = 30
 NAMED = st.sampled_from(NAMES)
@@ -43,6 +43,14 @@ class ScheduleShard(LifeMachine):
     @rule(name=NAMED, change=st.sampled_from([one for one in Change.values() if one]))
     def change(self, name: str, change: Change) -> None:
         self.life.step(self.life.change, name, change)
+
+    @rule(release=st.sampled_from(range(len(RELEASES))), stop=st.sampled_from(["restart", "kill", "cut_power"]))
+    def change_zones(self, release: int, stop: str) -> None:
+        self.life.step(self.life.change_zones, release, getattr(self.life, stop))
+
+    @rule()
+    def move(self) -> None:
+        self.life.step(self.life.move)
 
     @rule(lane=st.sampled_from(SCHEDULE_LANES), count=COUNTS, early=st.booleans())
     def restore(self, lane: int, count: int, early: bool) -> None:

@@ -108,6 +108,8 @@ class ChangeBody(RequestModel):
 
 class PutScheduleQuery(QueryModel):
     create_only: bool = Field(False, description="reject a name with a different schedule")
+    dry_run: bool = Field(False, description="store nothing: the answer has the times of a schedule that is put now")
+    next: int = Field(1, ge=1, le=SCHEDULE_NEXT_MAX, description="with `dry_run`: planned times in the answer")
 
 
 class ScheduleQuery(QueryModel):
@@ -141,6 +143,9 @@ class ScheduleAnswer(BodyAnswer):
     paused: bool
     pause_reason: str | None = Field(description="the shard paused it: its times can't be computed any more")
     next_at: list[str | None] = Field(description="planned times, the pending occurrence's first; empty: paused")
+    moved_from: str | None = Field(
+        description="planned time of the pending occurrence before newer rules of its time zone moved it"
+    )
     version: int = Field(description="number of its changes, from 1")
     created_at: str | None
     id: str = Field(description="the pending occurrence's; of a paused one: never delivered")
@@ -202,6 +207,7 @@ def _fields(found: schedules_pb2.Schedule, *, with_body: bool = True) -> dict[st
         "paused": found.paused,
         "pause_reason": found.pause_reason or None,
         "next_at": [iso(one) for one in found.next_at_ms],
+        "moved_from": iso(found.moved_from_ms),
         "version": found.version,
         "created_at": iso(found.created_at_ms),
         "id": found.message_id,
@@ -231,7 +237,8 @@ async def get(call: OperationCall, asked: ScheduleQuery, _: None) -> OperationAn
 
 async def put(call: OperationCall, asked: PutScheduleQuery, given: ScheduleFields) -> OperationAnswer:
     schedule = given.as_proto(call.topic, call.schedule)
-    wanted = schedules_pb2.PutScheduleRequest(schedule=schedule, create_only=asked.create_only)
+    wanted = schedules_pb2.PutScheduleRequest(schedule=schedule, create_only=asked.create_only, dry_run=asked.dry_run)
+    wanted.next_count = asked.next if asked.dry_run else 0
     answer = await call.gateway("PutSchedule", wanted)
     fields = _fields(answer.schedule)
     result = PutScheduleAnswer(**fields, created=answer.created, unchanged=answer.unchanged)
@@ -294,7 +301,8 @@ OPERATIONS = [
         body=ScheduleFields,
         description="The name is the key of each message. The same schedule again changes nothing, and a paused one "
         "stays paused. A change of the message alone keeps the planned time. 409: SCHEDULE_EXISTS, with "
-        "`create_only`; KEY_TAKEN: a pending message has the name as its key.",
+        "`create_only`; KEY_TAKEN: a pending message has the name as its key. With `dry_run` neither is looked up, the "
+        "topic need not exist, and `created` is false.",
     ),
     Operation(
         "DELETE",

@@ -424,7 +424,10 @@ def _rule(found: Schedule) -> str:
 def _next(found: Schedule) -> str:
     if found.paused:
         return f"paused: {printable(found.pause_reason)}" if found.pause_reason else "paused"
-    return local(found.next_at[0]) if found.next_at else ""
+    if not found.next_at:
+        return ""
+    moved = f", moved by its time zone from {local(found.moved_from)}" if found.moved_from else ""
+    return f"{local(found.next_at[0])}{moved}"
 
 
 def schedule_object(found: Schedule) -> dict[str, Any]:
@@ -445,6 +448,7 @@ def schedule_object(found: Schedule) -> dict[str, Any]:
         "paused": found.paused,
         "pause_reason": found.pause_reason or None,
         "next_at": [iso(one) for one in found.next_at],
+        "moved_from": iso(found.moved_from),
         "version": found.version,
         "created_at": iso(found.created_at),
         "id": found.message_id,

@@ -63,7 +63,7 @@ class CronRule(_message.Message):
     def __init__(self, expression: _Optional[str] = ..., zone: _Optional[str] = ..., in_gap: _Optional[_Union[GapPolicy, str]] = ..., in_fold: _Optional[_Union[FoldPolicy, str]] = ...) -> None: ...
 
 class Schedule(_message.Message):
-    __slots__ = ("name", "message", "every", "at", "cron", "missed", "version", "created_at_ms", "paused", "pause_reason", "next_at_ms", "due_at_ms", "message_id", "shard", "lane", "entry")
+    __slots__ = ("name", "message", "every", "at", "cron", "missed", "version", "created_at_ms", "paused", "pause_reason", "next_at_ms", "due_at_ms", "message_id", "shard", "lane", "entry", "moved_from_ms")
     NAME_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     EVERY_FIELD_NUMBER: _ClassVar[int]
@@ -80,6 +80,7 @@ class Schedule(_message.Message):
     SHARD_FIELD_NUMBER: _ClassVar[int]
     LANE_FIELD_NUMBER: _ClassVar[int]
     ENTRY_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FROM_MS_FIELD_NUMBER: _ClassVar[int]
     name: str
     message: _message_pb2.Message
     every: IntervalTimes
@@ -96,7 +97,8 @@ class Schedule(_message.Message):
     shard: int
     lane: int
     entry: int
-    def __init__(self, name: _Optional[str] = ..., message: _Optional[_Union[_message_pb2.Message, _Mapping]] = ..., every: _Optional[_Union[IntervalTimes, _Mapping]] = ..., at: _Optional[_Union[ListedTimes, _Mapping]] = ..., cron: _Optional[_Union[CronRule, _Mapping]] = ..., missed: _Optional[_Union[MissedPolicy, str]] = ..., version: _Optional[int] = ..., created_at_ms: _Optional[int] = ..., paused: bool = ..., pause_reason: _Optional[str] = ..., next_at_ms: _Optional[_Iterable[int]] = ..., due_at_ms: _Optional[int] = ..., message_id: _Optional[str] = ..., shard: _Optional[int] = ..., lane: _Optional[int] = ..., entry: _Optional[int] = ...) -> None: ...
+    moved_from_ms: int
+    def __init__(self, name: _Optional[str] = ..., message: _Optional[_Union[_message_pb2.Message, _Mapping]] = ..., every: _Optional[_Union[IntervalTimes, _Mapping]] = ..., at: _Optional[_Union[ListedTimes, _Mapping]] = ..., cron: _Optional[_Union[CronRule, _Mapping]] = ..., missed: _Optional[_Union[MissedPolicy, str]] = ..., version: _Optional[int] = ..., created_at_ms: _Optional[int] = ..., paused: bool = ..., pause_reason: _Optional[str] = ..., next_at_ms: _Optional[_Iterable[int]] = ..., due_at_ms: _Optional[int] = ..., message_id: _Optional[str] = ..., shard: _Optional[int] = ..., lane: _Optional[int] = ..., entry: _Optional[int] = ..., moved_from_ms: _Optional[int] = ...) -> None: ...
 
 class PutScheduleRequest(_message.Message):
     __slots__ = ("schedule", "create_only", "dry_run", "next_count")

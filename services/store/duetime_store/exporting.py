@@ -39,9 +39,11 @@ _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 # Errors of a path that leads nowhere, or over a link.
 _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO}
 _NUMBER, _NAME = r"[0-9]{20}", r"(?!\.{1,2}(?:/|$))[^/\0]+"
+# A copy of duetimeZones.json might be newer than the copied log; without it all occurrences are planned again.
 _PATHS = re.compile(
     rf"commitlog/{_NUMBER}|consumequeue/{_NAME}/[0-9]{{1,10}}/{_NUMBER}|timerlog/{_NUMBER}"
-    rf"|config/{_NAME}\.json(?:\.bak)?|config/duetimeTopics|config/timercheck|checkpoint|abort|duetimeGroups|timerwheel"
+    rf"|config/(?!duetimeZones){_NAME}\.json(?:\.bak)?|config/duetimeTopics|config/timercheck|checkpoint|abort"
+    r"|duetimeGroups|timerwheel"
 )
 _FOLDERS = {"commitlog": 1, "consumequeue": 3, "timerlog": 1, "config": 1}
 

@@ -146,6 +146,12 @@ class StoreMetrics:
             registry=registry,
         )
 
+        self.zones_behind = Gauge(
+            "duetime_store_zones_behind",
+            "1: pending occurrences of schedules may still have times by earlier rules of their time zones",
+            registry=registry,
+        )
+
     def _count_transactions(self, registry: CollectorRegistry) -> None:
         self.prepares = Counter(
             "duetime_store_prepares_total", "Requested prepares of half messages", ["result"], registry=registry

@@ -224,6 +224,7 @@ class StoreNode:
             group.create_task(parts.lites.run())
             group.create_task(parts.lites.sweep())
             group.create_task(parts.surveyor.run())
+            group.create_task(parts.occurrence_mover.run())
             group.create_task(parts.checks.run())
             group.create_task(parts.giving_up.run())
             group.create_task(parts.flusher.run_periodic())

@@ -54,6 +54,7 @@ from duetime_store.pending.retries import RetryResolver
 from duetime_store.pending.scheduling import ScheduleKeeper
 from duetime_store.pending.surveyor import Surveyor
 from duetime_store.pending.targets import PendingTargets
+from duetime_store.pending.zones import OccurrenceMover
 from duetime_store.queues import queuetable
 from duetime_store.queues.lites import Lites
 from duetime_store.queues.queuetable import QueueTableFile
@@ -151,6 +152,7 @@ class StoreParts:
     cancelling: MessageCanceller
     replacing: MessageReplacer
     schedules: ScheduleKeeper
+    occurrence_mover: OccurrenceMover
     end_names: EndNamer
     retry_ending: RetryResolver
     surveyor: Surveyor
@@ -187,8 +189,7 @@ def make_parts(base: StoreBase, opened: OpenedStore) -> StoreParts:
     lites, filler, receiver = _make_receiver(base, store, reader, groups, lines, offsets, flusher, alarm)
     checkpointer, indexer = _make_checkpointer(base, opened, flusher, topics, keeper), _make_indexer(base, store)
     finder = MessageFinder(store, indexer, metrics, turns, shard=shard)
-    surveyor = Surveyor(store.lanes, store.ledger, store.clock, turns)
-    retries = _make_retries(base, store, groups)
+    retries, surveyor = _make_retries(base, store, groups), Surveyor(store.lanes, store.ledger, store.clock, turns)
     end_names = EndNamer(store.queues, store.log, store.indexed, reader, finder, turns)
     cancelling, replacing, schedules, retry_ending = _make_pending(base, store, finder, flusher, retries, end_names)
     admin = GroupAdmin(store, groups, offsets, retries, flusher, turns, lites, shard=shard)
@@ -223,6 +224,7 @@ def make_parts(base: StoreBase, opened: OpenedStore) -> StoreParts:
         cancelling=cancelling,
         replacing=replacing,
         schedules=schedules,
+        occurrence_mover=_make_mover(base, store, replacing, reader, flusher),
         retry_ending=retry_ending,
         surveyor=surveyor,
         backlog=backlog,
@@ -241,6 +243,14 @@ def make_parts(base: StoreBase, opened: OpenedStore) -> StoreParts:
         metrics=metrics,
         turns=turns,
     )
+
+
+def _make_mover(
+    base: StoreBase, store: Store, replacing: MessageReplacer, reader: Reader, flusher: Flusher
+) -> OccurrenceMover:
+    mover = OccurrenceMover(store, replacing, reader, flusher, base.worker, base.turns)
+    base.metrics.zones_behind.set_function(lambda: not mover.done.is_set())
+    return mover
 
 
 def _measure(base: StoreBase, store: Store) -> None:

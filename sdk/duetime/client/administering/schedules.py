@@ -94,6 +94,8 @@ class Schedule:
     """The planned times of the next occurrences, as many as asked for; empty: paused."""
     message_id: str
     """The id of the pending occurrence."""
+    moved_from: datetime | None = None
+    """The planned time of the pending occurrence before newer rules of its time zone moved it; None: they did not."""
 
     def __repr__(self) -> str:
         rule = f"every={self.every}" if self.every else f"cron={self.cron!r}" if self.cron else f"at={len(self.at)}"
@@ -126,6 +128,7 @@ def schedule_of(found: schedules_pb2.Schedule) -> Schedule:
         pause_reason=found.pause_reason,
         next_at=[moment(one) for one in found.next_at_ms],
         message_id=found.message_id,
+        moved_from=moment(found.moved_from_ms) if found.moved_from_ms else None,
     )
 
 

@@ -60,7 +60,7 @@ from duetime_store.offline.verify import verify
 from duetime_store.queues import queuetable
 from duetime_store.transactions import tablefile
 
-_OURS = (configs.ACCEPTED, configs.STORE, configs.INDEX, topics.FILE)
+_OURS = (configs.ACCEPTED, configs.STORE, configs.INDEX, configs.ZONES, topics.FILE)
 _MADE = (
     "commitlog", "consumequeue", "index", "checkpoint", "abort", "timerwheel", "timerlog",
     queuetable.FILE, countfile.FILE, countfile.BACKUP, "timers", tablefile.FILE, tablefile.BACKUP,

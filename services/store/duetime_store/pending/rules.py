@@ -63,6 +63,7 @@ def shown_rule(stored: StoredSchedule) -> Schedule:
         created_at_ms=stored.made_at_ms,
         paused=stored.paused,
         pause_reason=stored.fault,
+        moved_from_ms=stored.moved_from,
     )
     if stored.planned and not stored.paused:
         answer.next_at_ms.append(stored.planned)

@@ -5,9 +5,11 @@ it and has the changed schedule. Judging and staging are one step of the store's
 next occurrence: a change finds either this occurrence pending, or the next one.
 """
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 from duetime.v1 import schedules_pb2, store_pb2
@@ -73,6 +75,8 @@ class ScheduleKeeper:
         self._keys = keys
         self._replacing = replacing
         self._flusher = flusher
+        # Calls of one name take turns: otherwise each flush would let one pass, and make all others look again.
+        self._turns: WeakValueDictionary[Name, asyncio.Lock] = WeakValueDictionary()
 
     # --- putting ------------------------------------------------------------------------------------------------------
 
@@ -109,7 +113,7 @@ class ScheduleKeeper:
             if known.paused and not known.fault:
                 asked = paused(asked)
             elif is_same_rule and not known.paused:
-                asked = replace(asked, planned=known.planned)
+                asked = replace(asked, planned=known.planned, after=known.after, moved_from=known.moved_from)
             elif is_kept:
                 asked = replace(asked, planned=time_after(asked, now_ms) or asked.planned)
             return self._store_next(found, asked, old.place), False, False
@@ -232,6 +236,11 @@ class ScheduleKeeper:
             AlreadyExists: a pending message has the name as its key.
             Unavailable: other calls keep changing the schedule.
         """
+        async with self._turns.setdefault(name, asyncio.Lock()):
+            return await self._act(name, act)
+
+    async def _act(self, name: Name, act: Callable[[PendingOccurrence | None], Result]) -> Result:
+        """`_on` in its turn."""
         settled: Place | None = None
         for _ in range(ROUNDS_MAX):
             await self._keys.learn([name])

@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 from duetime_store.counting.counts import CELLS_MAX
 from duetime_store.lanes.lateness import LATE_BUCKETS_MS, LaneLateness
-from duetime_store.writing.occurrences import DELIVERED, ENDED, PAUSED, SKIPPED
+from duetime_store.writing.occurrences import DELIVERED, ENDED, MOVED, PAUSED, SKIPPED
 from duetime_store.writing.store import Store
 
 HORIZONS_MS = {"now": 0, "1s": 1_000, "10s": 10_000, "1m": 60_000, "10m": 600_000, "1h": 3_600_000, "1d": 86_400_000}
@@ -121,6 +121,11 @@ class ShardCollector(Collector):
         )
         yield CounterMetricFamily(
             "duetime_store_schedules_paused", "Schedules paused since their times can't be computed", counts[PAUSED]
+        )
+        yield CounterMetricFamily(
+            "duetime_store_occurrences_moved",
+            "Pending occurrences moved by newer rules of their time zones",
+            counts[MOVED],
         )
 
     def _counting(self) -> Iterable[GaugeMetricFamily]:

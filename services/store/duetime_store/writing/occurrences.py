@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import structlog
-from duetime_core.planning import time_after
+from duetime_core.planning import following, time_after
 from duetime_core.telemetry.defects import defect
 from duetime_format import record
 from duetime_format.columns import Ints, holds
@@ -26,7 +26,6 @@ from duetime_format.properties import as_text, value_of
 from duetime_format.record import Record
 from duetime_format.replacing import LATEST_MAX, LaneEntry, RequestedDueTime, replacing
 from duetime_format.schedules import (
-    ALL,
     NAME_ENDING,
     SKIP,
     StoredSchedule,
@@ -45,8 +44,9 @@ from duetime_store.writing.staging import PutOutcome
 log = structlog.get_logger()
 
 FAULT_CHARS_MAX = 200
-# Results of due occurrences; schedules that the store paused, and those that ended with their last occurrence.
-DELIVERED, SKIPPED, PAUSED, ENDED = "delivered", "skipped", "paused", "ended"
+# Results of due occurrences; schedules that the store paused, and those that ended with their last occurrence;
+# occurrences that newer rules of time zones moved.
+DELIVERED, SKIPPED, PAUSED, ENDED, MOVED = "delivered", "skipped", "paused", "ended", "moved"
 _REAL_TOPIC, _UNIQ_KEY = record.REAL_TOPIC.encode(), record.UNIQ_KEY.encode()
 
 
@@ -73,20 +73,39 @@ def next_of(schedule: StoredSchedule, now_ms: int) -> StoredSchedule | None:
     if schedule.paused:
         return schedule
     try:
-        # The same for all schedules with this rule and planned time, unless they missed occurrences.
-        planned = time_after(schedule, schedule.planned)
-        if planned is not None and planned <= now_ms and schedule.missed != ALL:
-            planned = time_after(schedule, now_ms)
+        planned = following(schedule, now_ms)
     except ValueError as error:
         return paused(schedule, str(error))
     if planned is not None and planned - now_ms > PAUSE_MS:
         return paused(schedule, "its next time is more than ten years ahead")
-    return None if planned is None else replace(schedule, planned=planned)
+    after = schedule.planned if schedule.cron and schedule.planned > now_ms else 0
+    return None if planned is None else replace(schedule, planned=planned, after=after, moved_from=0)
 
 
 def paused(schedule: StoredSchedule, fault: str = "") -> StoredSchedule:
     """The schedule without a planned time."""
-    return replace(schedule, planned=0, paused=True, fault=fault[:FAULT_CHARS_MAX])
+    return replace(schedule, planned=0, paused=True, fault=fault[:FAULT_CHARS_MAX], after=0, moved_from=0)
+
+
+def replanned(schedule: StoredSchedule, born_at_ms: int) -> StoredSchedule:
+    """The schedule as its pending occurrence has it by the present rules of the time zone.
+
+    Args:
+        born_at_ms: of the occurrence's record: it was planned then.
+    """
+    moment_ms = schedule.after or born_at_ms
+    if schedule.paused or not schedule.cron or schedule.planned <= moment_ms:
+        # One that is planned for a past time is due at once.
+        return schedule
+    try:
+        planned = time_after(schedule, moment_ms)
+    except ValueError:
+        # It is delivered, and the schedule is paused then.
+        return schedule
+    if planned is None or planned == schedule.planned:
+        return schedule
+    moved_from = schedule.moved_from or schedule.planned
+    return replace(schedule, planned=planned, moved_from=0 if moved_from == planned else moved_from)
 
 
 def as_occurrence(found: Record, schedule: StoredSchedule, now_ms: int) -> tuple[Record, RequestedDueTime]:
@@ -252,4 +271,5 @@ def has_next(intake: Intake, lane: ShardLane, now_ms: int) -> bool:
     """Whether restored records of a lane for any time have a next occurrence, which is staged with them."""
     if not is_timer_lane(lane.number) or not holds(intake.data, NAME_ENDING):
         return False
-    return bool(_others(intake, np.arange(intake.count), lane.number, now_ms, Counter()))
+    schedules = (pending_schedule(intake.properties(index)) for index in range(intake.count))
+    return any(one is not None and not one.is_last(now_ms) for one in schedules)

@@ -63,7 +63,8 @@ class OccurrencePlanner:
             planned = np.where(late, _interval_times(readings, np.full(run.count, now_ms)), planned)
             ruled = np.flatnonzero(late & is_ruled)
             planned[ruled] = self._rule_times(run, readings, ruled, np.full(len(ruled), now_ms))
-        planned[planned - now_ms > PAUSE_MS] = UNPLANNED
+        # After an early delivery the next occurrence has to name the moment of its planning (StoredSchedule.after).
+        planned[(planned - now_ms > PAUSE_MS) | (is_ruled & (moments > now_ms))] = UNPLANNED
         return planned
 
     def count_at_once(self, run: RecordRun, readings: Ints) -> int:
