@@ -80,6 +80,13 @@ class Receiver:
                 await self._changed.wait()
         return self.requests
 
+    async def until_open(self, count: int) -> None:
+        """Returns once that many connections are open."""
+        async with asyncio.timeout(60):
+            while len(self._tasks) != count:
+                self._changed.clear()
+                await self._changed.wait()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -91,6 +98,7 @@ class Receiver:
             pass
         finally:
             self._tasks.discard(task)
+            self._changed.set()
             writer.transport.abort()
             with suppress(ConnectionError):
                 await writer.wait_closed()

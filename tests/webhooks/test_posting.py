@@ -116,6 +116,26 @@ async def test_name_server_that_hangs_delays_only_its_own_host(
         released.set()
 
 
+async def test_each_webhook_has_connections_of_its_own_which_end_with_it(receiver: Receiver) -> None:
+    async with posting(ca_file=receiver.ca) as poster:
+        await poster.divide(["paid", "other"])
+        for webhook in ("paid", "other", "paid", "other"):
+            await poster.post(webhook, receiver.url(), [("content-length", "0")], b"", 60)
+        assert receiver.connections == 2
+        await poster.divide(["paid"])
+        await receiver.until_open(1)
+        assert (await post(poster, receiver.url())).status == 200
+        assert receiver.connections == 2
+        receiver.answer = lambda _: Answer(hangs=True)
+        hanging = asyncio.create_task(poster.post("other", receiver.url(), [("content-length", "0")], b"", 60))
+        await receiver.until(6)
+        # A request in progress keeps its connection.
+        await poster.divide(["paid"])
+        assert not hanging.done()
+        hanging.cancel()
+        await asyncio.wait({hanging})
+
+
 async def test_redirects_are_not_followed(receiver: Receiver) -> None:
     receiver.answer = lambda _: Answer(307, (("location", receiver.url("/other")),))
     async with posting(ca_file=receiver.ca) as poster:

@@ -75,7 +75,7 @@ class WebhookFollower:
             return
         for name in [name for name in self._deliveries if name not in rows]:
             self._end(name)
-        parts.poster.turns.divide(len(rows))
+        await parts.poster.divide(rows.keys())
         self._metrics.show_paused({name: stored.paused for name, (stored, _) in rows.items()})
         for name, (stored, report) in rows.items():
             opened = self._opened(stored)

@@ -9,7 +9,7 @@ import asyncio
 import ipaddress
 import socket
 import ssl
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -56,20 +56,34 @@ class Poster:
         Raises:
             OSError: the file can't be read.
         """
-        context = ssl.create_default_context()
+        self._context = ssl.create_default_context()
         if ca_file is not None:
-            context.load_verify_locations(ca_file)
+            self._context.load_verify_locations(ca_file)
         self._allow_http = allow_http
-        # The follower divides them among the webhooks.
-        self.turns = FairTurns(requests_max)
+        self._turns = FairTurns(requests_max)
+        self._requests_max = self._idle_max = requests_max
         self._backend = _CheckedBackend(rules)
-        self._pool = httpcore2.AsyncConnectionPool(
-            ssl_context=context,
-            max_connections=requests_max,
-            max_keepalive_connections=requests_max,
-            keepalive_expiry=IDLE_S,
-            network_backend=self._backend,
-        )
+        # Pools of webhooks: a pool looks at each of its connections, with a system call, for each request.
+        self._pools: dict[str, httpcore2.AsyncConnectionPool] = {}
+
+    async def divide(self, webhooks: Collection[str]) -> None:
+        """Divides turns and idle connections among these webhooks, and ends idle connections of others."""
+        self._turns.divide(len(webhooks))
+        self._idle_max = max(1, self._requests_max // max(1, len(webhooks)))
+        for name in self._pools.keys() - set(webhooks):
+            if not self._turns.held(name):
+                await self._pools.pop(name).aclose()
+
+    def _pool_of(self, webhook: str) -> httpcore2.AsyncConnectionPool:
+        if webhook not in self._pools:
+            self._pools[webhook] = httpcore2.AsyncConnectionPool(
+                ssl_context=self._context,
+                max_connections=self._requests_max,
+                max_keepalive_connections=self._idle_max,
+                keepalive_expiry=IDLE_S,
+                network_backend=self._backend,
+            )
+        return self._pools[webhook]
 
     async def post(
         self, webhook: str, url: str, headers: Sequence[tuple[str, str]], body: bytes, timeout_s: float
@@ -82,22 +96,22 @@ class Poster:
         """
         if not self._allow_http and not url.startswith("https:"):
             raise AddressRefused("http is not permitted: use https, or set DUETIME_WEBHOOKS_ALLOW_HTTP=1")
-        async with self.turns.turn(webhook):
+        async with self._turns.turn(webhook):
             try:
                 async with asyncio.timeout(timeout_s):
-                    return await self._post(url, headers, body, timeout_s)
+                    return await self._post(webhook, url, headers, body, timeout_s)
             except TimeoutError:
                 raise NoResponse(f"no complete response within {timeout_s:g} s") from None
             except (httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.ProtocolError) as error:
                 raise NoResponse(_words(error)) from None
 
     async def _post(
-        self, url: str, headers: Sequence[tuple[str, str]], body: bytes, timeout_s: float
+        self, webhook: str, url: str, headers: Sequence[tuple[str, str]], body: bytes, timeout_s: float
     ) -> ReceiverResponse:
         timeouts = dict.fromkeys(("connect", "read", "write", "pool"), timeout_s)
         # The scheme's name and the host may be in capitals.
         sent = [("host", urlsplit(url).netloc), *headers]
-        async with self._pool.stream(
+        async with self._pool_of(webhook).stream(
             "POST", url, headers=sent, content=body, extensions={"timeout": timeouts}
         ) as response:
             beginning = bytearray()
@@ -113,7 +127,7 @@ class Poster:
 
     async def close(self) -> None:
         """Ends all connections."""
-        await self._pool.aclose()
+        await asyncio.gather(*(pool.aclose() for pool in self._pools.values()))
         self._backend.close()
 
 

@@ -31,6 +31,10 @@ class FairTurns:
         self._shares_used = sum(min(held, self._share) for held in self._held.values())
         self._give()
 
+    def held(self, webhook: str) -> int:
+        """Turns of a webhook in use."""
+        return self._held.get(webhook, 0)
+
     @asynccontextmanager
     async def turn(self, webhook: str) -> AsyncIterator[None]:
         """Waits for a turn, and has it for the block."""
