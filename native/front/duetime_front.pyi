@@ -65,8 +65,9 @@ class Front:
         """Ends a call with a status. `cut`: drops the answers that HTTP/2 has not taken. Raises: ValueError: invalid
         metadata."""
 
-    def read(self, number: int) -> None:
-        """The reader waits for the next request, and has taken all before it."""
+    def read(self, number: int, taken: int) -> None:
+        """The reader waits for the next request, and has taken so many before it. Without this call the front reads the
+        first 64 KiB of a request."""
 
     def release(self, number: int, size: int) -> None:
         """The reader has taken so many bytes of requests."""

@@ -55,11 +55,11 @@ class Raw:
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)
 
-    def upload(self, size: int, announced: int, method: str, seconds: float) -> int:
-        """Begins a call with a message of `announced` bytes and sends `size` of them as fast as it may; how many got
-        through within the time."""
+    def upload(self, size: int, announced: int, method: str, seconds: float, before: bytes = b"") -> int:
+        """Begins a call with a message of `announced` bytes, after the bytes of others, and sends `size` of them as
+        fast as it may; how many got through within the time."""
         self.send(call(method, 1))
-        prefix, sent = b"\0" + struct.pack(">I", announced), 0
+        prefix, sent = before + b"\0" + struct.pack(">I", announced), 0
         until = time.monotonic() + seconds
         while sent < size and time.monotonic() < until:
             room = min(FRAME_BYTES, size - sent, *self._window)

@@ -14,9 +14,11 @@ from duetime_format.limits import GRPC_MESSAGE_BYTES_MAX
 from tests.hostile.raw import DATA, END_HEADERS, END_STREAM, HEADERS, Raw, call, frame
 from tests.twins import native
 
-native("duetime_front")
+duetime_front = native("duetime_front")
 
 DEADLINE_S = 60.0
+# Bytes that a stream may send before its reader takes them.
+WINDOW_BYTES = 512 * 1024
 # Type, flags and stream of the trailers of a connection's first call.
 END_OF_CALL = frame(HEADERS, END_HEADERS | END_STREAM, 1)[3:]
 
@@ -175,3 +177,25 @@ async def test_stop_does_not_wait_for_connections_that_say_nothing() -> None:
         assert await asyncio.to_thread(greeted.ended, DEADLINE_S)
         silent.close()
         greeted.close()
+
+
+async def test_request_is_read_ahead_only_while_its_reader_waits() -> None:
+    """A wait that was answered meanwhile extends no window for the next request."""
+    front = duetime_front.Front(
+        connections_max=1, streams_max=10, metadata_bytes_max=1_000, message_bytes_max=GRPC_MESSAGE_BYTES_MAX
+    )
+    raw = Raw(f"127.0.0.1:{front.listen('127.0.0.1', 0)}")
+    raw.greet()
+    try:
+        size = 2 * WINDOW_BYTES
+        upload = asyncio.create_task(asyncio.to_thread(raw.upload, size, size, "/T/Stream", 2.0, framed(b"one")))
+        events: list[tuple[Any, ...]] = []
+        async with asyncio.timeout(DEADLINE_S):
+            while b"one" not in [*(events[0][6] if events else ()), *(event[2] for event in events[1:])]:
+                events += await asyncio.to_thread(front.take)
+        front.read(events[0][1], 0)
+        front.flush()
+        assert await upload <= WINDOW_BYTES
+    finally:
+        raw.close()
+        await asyncio.to_thread(front.close)

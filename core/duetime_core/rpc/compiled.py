@@ -3,7 +3,7 @@
     client ──▶ HTTP/2 on the front's thread ──events──▶ WireRpc ──▶ Within ──▶ handlers, with the border around them
                                           ◀─commands──
 
-Events and commands pass in batches, with one wake-up each. A request waits in HTTP/2's window until its
+Events and commands pass in batches, with one wake-up each (docs/adr/0088). A request waits in HTTP/2's window until its
 reader has room; an answer that counts is reported when HTTP/2 has taken it.
 """
 
@@ -39,25 +39,27 @@ CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 class _WireRequests(Flow):
     """Requests of a call; tells the front when its reader has room."""
 
-    __slots__ = ("_front", "_number", "_taken")
+    __slots__ = ("_bytes_taken", "_count", "_front", "_number")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, front: CompiledFront, number: int) -> None:
         super().__init__(loop)
         self._front = front
         self._number = number
-        self._taken = 0
+        # Requests taken, and their bytes since the last note to the front.
+        self._count = self._bytes_taken = 0
 
     async def take(self) -> Any:
         if self.is_empty and not self.ended:
-            self._front.native.read(self._number)
+            self._front.native.read(self._number, self._count)
             self._front.flush_soon()
         data = await super().take()
         if data is not grpc.aio.EOF:
-            self._taken += len(data)
-            if self._taken >= RELEASED_BYTES:
-                self._front.native.release(self._number, self._taken)
+            self._count += 1
+            self._bytes_taken += len(data)
+            if self._bytes_taken >= RELEASED_BYTES:
+                self._front.native.release(self._number, self._bytes_taken)
                 self._front.flush_soon()
-                self._taken = 0
+                self._bytes_taken = 0
         return data
 
 

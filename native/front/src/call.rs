@@ -63,6 +63,7 @@ pub struct Call {
     expanding: Option<Expanding>,
     messages: Vec<Bytes>,
     unreleased: usize,
+    delivered: u64,
     wanted: bool,
     has_data: bool,
     body_ended: bool,
@@ -124,6 +125,7 @@ pub fn serve(hub: &Rc<Hub>, peer: Arc<Peer>, request: Request<RecvStream>, mut r
         expanding: None,
         messages: Vec::new(),
         unreleased: 0,
+        delivered: 0,
         wanted: false,
         has_data: false,
         body_ended: false,
@@ -152,7 +154,8 @@ impl Call {
             match command {
                 Command::Begin(metadata) => self.initial = Some(metadata),
                 Command::Message(data, report) => self.queue.push_back((data, report)),
-                Command::Read => self.wanted = true,
+                // Ignores a wait that has ended meanwhile: a message read ahead would be measured by nobody.
+                Command::Read(taken) => self.wanted |= taken == self.delivered,
                 Command::Release(size) => {
                     let size = size.min(self.unreleased);
                     self.unreleased -= size;
@@ -226,6 +229,7 @@ impl Call {
 
     fn deliver(&mut self, data: Bytes) {
         self.wanted = false;
+        self.delivered += 1;
         self.messages.push(data);
     }
 

@@ -79,8 +79,8 @@ pub enum Command {
     Begin(HeaderMap),
     /// A framed answer, and whether to report that it was taken.
     Message(Bytes, bool),
-    /// The handler waits for the next request.
-    Read,
+    /// The handler waits for the next request, and has taken so many.
+    Read(u64),
     /// The handler has taken so many bytes of requests.
     Release(usize),
     /// `cut`: answers that were not taken are dropped, with the stream.

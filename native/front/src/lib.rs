@@ -115,8 +115,8 @@ impl Front {
         Ok(())
     }
 
-    fn read(&self, number: u64) {
-        self.shared.put(number, Command::Read);
+    fn read(&self, number: u64, taken: u64) {
+        self.shared.put(number, Command::Read(taken));
     }
 
     fn release(&self, number: u64, size: usize) {
