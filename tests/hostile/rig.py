@@ -35,6 +35,8 @@ ENVIRONMENT = {
     "DUETIME_STORE_DISK_USED_MAX": "1",
     "DUETIME_STORE_DISK_FORCE": "1",
     "DUETIME_STORE_RESERVE_BYTES": "0",
+    # DUETIME_FRONT=compiled make hostile
+    "DUETIME_FRONT": os.environ.get("DUETIME_FRONT", "grpcio"),
 }
 
 

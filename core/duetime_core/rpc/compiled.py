@@ -3,7 +3,7 @@
     client ──▶ HTTP/2 on the front's thread ──events──▶ WireRpc ──▶ Within ──▶ handlers, with the border around them
                                           ◀─commands──
 
-Events and commands pass in batches, with one wake-up each (docs/adr/0088). A request waits in HTTP/2's window until its
+Events and commands pass in batches, with one wake-up each (docs/adr/0090). A request waits in HTTP/2's window until its
 reader has room; an answer that counts is reported when HTTP/2 has taken it.
 """
 
