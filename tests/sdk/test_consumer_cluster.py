@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -334,6 +334,34 @@ async def test_consumers_share_the_rate_of_their_group(cluster: Cluster) -> None
         await until(lambda: len(seen) == 9)
         with pytest.raises(InvalidArgument, match="rate: 'fast' is not a rate"):
             await admin.limit_group("billing", "fast")
+
+
+async def test_backlog_of_an_outage_is_released_at_the_rate_of_its_group(cluster: Cluster) -> None:
+    seen: list[bytes] = []
+    consumer = Consumer(cluster.address, group="billing")
+
+    @consumer.handler("orders")
+    async def handle(message: LeasedMessage) -> None:
+        seen.append(message.body)
+
+    await send(cluster, *(Message("orders", b"%d" % number, delay="1m") for number in range(40)))
+    await cluster.stop_node(cluster.stores[0])
+    cluster.clock.move(3_600_000)
+    async with AsyncAdmin(cluster.address) as admin:
+        await admin.create_group("billing")
+        await admin.limit_group("billing", "10/s,burst=5")
+    node = await cluster.start_store(0)
+    await cluster.settle()
+    buckets, began_ms = node.parts.receiver.gates.permits._buckets, cluster.clock.monotonic_ms()
+    async with consuming(consumer):
+        while len(seen) < 40:
+            # A service that lost the store may pause on the fake clock: time passes without a receive, too.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await until(lambda: any(one.is_held for one in buckets.values()))
+            assert len(seen) <= 5 + (cluster.clock.monotonic_ms() - began_ms) / 100
+            await cluster.advance("200ms")
+    assert sorted(map(int, seen)) == list(range(40))
 
 
 async def test_consumers_handle_one_message_of_a_key_at_a_time(cluster: Cluster) -> None:
