@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import cast
 
 from duetime.v1 import schedules_pb2
@@ -10,7 +10,7 @@ from duetime_format import limits
 from duetime_format.admission import schedule_violations
 from duetime_format.errors import within
 from duetime_format.levels import DELAY_MS_MAX
-from duetime_format.schedules import ALL, StoredSchedule
+from duetime_format.schedules import StoredSchedule, next_planned
 
 from duetime_core.cron import InFold, InGap, cron_times
 from duetime_core.errors import Violation
@@ -91,11 +91,7 @@ def time_after(schedule: StoredSchedule, moment_ms: int) -> int | None:
 def following(schedule: StoredSchedule, delivered_at_ms: int) -> int | None:
     """The planned time after that of an occurrence, delivered at a time; None: it was the last. Raises: as
     `time_after`."""
-    # The same for all schedules with this rule and planned time, unless they missed occurrences.
-    planned = time_after(schedule, schedule.planned)
-    if planned is not None and planned <= delivered_at_ms and schedule.missed != ALL:
-        planned = time_after(schedule, delivered_at_ms)
-    return planned
+    return next_planned(partial(time_after, schedule), schedule.planned, delivered_at_ms, schedule.missed)
 
 
 @lru_cache(_TIMES_REMEMBERED_MAX)

@@ -8,12 +8,13 @@ that they come from.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from hashlib import blake2b
 from typing import Any
 
 from duetime_format import record
-from duetime_format.limits import SCHEDULE_EVERY_MS_MIN
+from duetime_format.limits import SCHEDULE_EVERY_MS_MIN, SCHEDULE_LATE_MS_MAX
 from duetime_format.properties import VALUE_END, as_text, value_of
 from duetime_format.replacing import TRACING, latest_of
 
@@ -146,3 +147,16 @@ def occurrence_id(topic: str, schedule: StoredSchedule, salt: str = "") -> str:
     """The id of an occurrence without a planned time: equal for equal arguments, and no other's."""
     own = (topic, schedule.name, schedule.seed, str(schedule.version), salt)
     return blake2b("\0".join(own).encode(), digest_size=16).hexdigest().upper()
+
+
+def is_late(missed: str, due_at_ms: int, now_ms: int) -> bool:
+    """Whether an occurrence comes too late to be delivered, by the policy for missed ones."""
+    return missed == SKIP and now_ms - due_at_ms > SCHEDULE_LATE_MS_MAX
+
+
+def next_planned(after: Callable[[int], int | None], planned: int, now_ms: int, missed: str) -> int | None:
+    """The planned time after one that is due, Unix ms: past ones count only by the policy `all`. `after`: the first
+    time after a moment; None: there is none."""
+    # The same for all schedules with this rule and planned time, unless they missed occurrences.
+    found = after(planned)
+    return after(now_ms) if found is not None and found <= now_ms and missed != ALL else found

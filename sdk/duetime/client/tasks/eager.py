@@ -16,7 +16,7 @@ from importlib import import_module
 from itertools import count
 from typing import Any, Protocol
 
-from duetime_format.limits import SCHEDULE_LATE_MS_MAX
+from duetime_format.schedules import ONE, is_late, next_planned
 
 from duetime.client.administering.schedules import ScheduleTimes, times_fields
 from duetime.client.consuming.failing import Retry, decision_of
@@ -84,16 +84,20 @@ class EagerSchedule:
         self.name = name
         self.message = message
         self._times = times
+        # When an interval began.
+        self._start_ms: int | None = None
 
     def after(self, moment_ms: int) -> int | None:
-        """The first time after a moment, Unix ms; None: there is none.
+        """The first time after a moment, Unix ms; None: there is none. An interval counts from the first moment.
 
         Raises:
             InvalidArgument: the expression or the zone is not understood, or no code here can read them.
         """
         fields = times_fields(self._times)
         if "every" in fields:
-            return moment_ms + int(fields["every"].every_ms)
+            every_ms = int(fields["every"].every_ms)
+            self._start_ms = moment_ms if self._start_ms is None else self._start_ms
+            return moment_ms - (moment_ms - self._start_ms) % every_ms + every_ms
         try:
             # The client does not depend on the server, whose code has the calendar.
             planning = import_module("duetime_core.planning")
@@ -109,11 +113,11 @@ class EagerSchedule:
 
     def following(self, planned_ms: int, now_ms: int) -> int | None:
         """The planned time after one that is due now: past times count by the policy for missed ones."""
-        return self.after(planned_ms if self._times.get("missed") == "all" else max(planned_ms, now_ms))
+        return next_planned(self.after, planned_ms, now_ms, self._times.get("missed", ONE))
 
     def is_missed(self, planned_ms: int, now_ms: int) -> bool:
         """Whether an occurrence is too late to be delivered."""
-        return self._times.get("missed") == "skip" and now_ms - planned_ms > SCHEDULE_LATE_MS_MAX
+        return is_late(self._times.get("missed", ONE), planned_ms, now_ms)
 
 
 class EagerQueue:

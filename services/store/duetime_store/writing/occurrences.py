@@ -20,15 +20,15 @@ from duetime_format import record
 from duetime_format.columns import Ints, holds
 from duetime_format.following import AT_INTERVAL, BY_RULE, KIND, ODD, Followed, follow
 from duetime_format.lanes import TIMER_LANE_FIRST, is_timer_lane
-from duetime_format.limits import BATCH_BYTES_MAX, SCHEDULE_LATE_MS_MAX
+from duetime_format.limits import BATCH_BYTES_MAX
 from duetime_format.names import TIMER_TOPIC
 from duetime_format.properties import as_text, value_of
 from duetime_format.record import Record
 from duetime_format.replacing import LATEST_MAX, LaneEntry, RequestedDueTime, replacing
 from duetime_format.schedules import (
     NAME_ENDING,
-    SKIP,
     StoredSchedule,
+    is_late,
     occurrence_id,
     pending_schedule,
     planned_id,
@@ -65,7 +65,7 @@ class StagedOccurrence(NamedTuple):
 
 def is_missed(schedule: StoredSchedule, due_at_ms: int, now_ms: int) -> bool:
     """Whether an occurrence is not delivered: it is paused, or late under the policy `skip`."""
-    return schedule.paused or (schedule.missed == SKIP and now_ms - due_at_ms > SCHEDULE_LATE_MS_MAX)
+    return schedule.paused or is_late(schedule.missed, due_at_ms, now_ms)
 
 
 def next_of(schedule: StoredSchedule, now_ms: int) -> StoredSchedule | None:
