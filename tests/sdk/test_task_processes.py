@@ -70,6 +70,7 @@ HEAVY = """
 
     @app.task(process=True)
     def wait(does: str = ""):
+        Path(os.environ["NOTES"] + ".pid").write_text(str(os.getpid()))
         Path(os.environ["NOTES"]).touch()
         while not Path(os.environ["NOTES"] + ".gate").exists():
             time.sleep(0.01)
@@ -177,6 +178,18 @@ def test_further_tasks_wait_for_a_process(heavy: Any, tmp_path: Path) -> None:
         assert (first.result(WAIT_S), second.result(WAIT_S)) == (None, None)
     assert processes.counts() == {"pool_running": 0, "pool_waiting": 0}
     assert [does for _, does, _ in notes(tmp_path)] == ["nothing"]
+
+
+def test_process_at_work_ends_after_its_task_when_the_app_is_closed(heavy: Any, tmp_path: Path) -> None:
+    wait = heavy.app.processes.handler(heavy.wait.__wrapped__, None)
+    with ThreadPoolExecutor() as threads:
+        running = threads.submit(wait, delivery("", 1))
+        wait_until((tmp_path / "notes").exists)
+        heavy.app.close()
+        (tmp_path / "notes.gate").touch()
+        assert running.result(WAIT_S) is None
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "notes.pid").read_text()), 0)
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

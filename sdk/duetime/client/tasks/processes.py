@@ -181,10 +181,10 @@ class TaskProcesses:
         except BaseException:
             process.end()
             raise
+        self._free.append(process)
+        # After `append`: `close` may run at the same time.
         if self._is_closed:
-            process.end()
-        else:
-            self._free.append(process)
+            self._end_free()
         return answer
 
     def _take(self) -> TaskProcess:
@@ -196,8 +196,12 @@ class TaskProcesses:
     def close(self) -> None:
         """Ends the free processes; those at work end after their task."""
         self._is_closed = True
-        while self._free:
-            self._free.pop().end()
+        self._end_free()
+
+    def _end_free(self) -> None:
+        with suppress(IndexError):  # none is left
+            while True:
+                self._free.pop().end()
 
 
 def cores() -> int:
