@@ -1,15 +1,18 @@
-"""Schedules over HTTP: created, changed, listed, paused, resumed, run and deleted."""
+"""Schedules over HTTP: created, changed, listed, paused, resumed, run and deleted, and their history."""
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any, Literal, Self
 from urllib.parse import quote
 
-from duetime.v1 import message_pb2, schedules_pb2
+from duetime.v1 import consumer_pb2, gateway_pb2, message_pb2, schedules_pb2
 from duetime_format.lengths import written
 from duetime_format.levels import DELAY_MS_MAX
 from duetime_format.limits import (
     CRON_CHARS_MAX,
     PENDING_COUNT_DEFAULT,
     PENDING_COUNT_MAX,
+    QUERY_COUNT_MAX,
     REQUEST_ID_CHARS_MAX,
     SCHEDULE_EVERY_MS_MIN,
     SCHEDULE_NEXT_MAX,
@@ -19,10 +22,22 @@ from duetime_format.limits import (
 from pydantic import Field, model_validator
 
 from duetime_console.api.fields import AnswerModel, Int32, Length, Moment, Opaque, QueryModel, RequestModel, iso, opaque
-from duetime_console.api.models import BodyAnswer, BodyFields, RetryFields, retry_fields, told_bytes, typed_properties
+from duetime_console.api.limits import HTTP_CALL_S_MAX
+from duetime_console.api.models import (
+    BodyAnswer,
+    BodyFields,
+    RetryFields,
+    State,
+    retry_fields,
+    state_of,
+    told_bytes,
+    typed_properties,
+)
 from duetime_console.api.operations import EmptyQuery, Operation, OperationAnswer, OperationCall
 from duetime_console.api.problems import invalid
 from duetime_console.api.reading import KEY_HEADER
+from duetime_console.gateway import GatewayError
+from duetime_console.outcomes import Outcome, outcomes_of
 
 Missed = Literal["one", "all", "skip"]
 InGap = Literal["end", "skip"]
@@ -122,6 +137,10 @@ class SchedulesQuery(QueryModel):
     page: Opaque = Field(b"", description="next_page of the previous answer")
 
 
+class HistoryQuery(QueryModel):
+    max: int = Field(10, ge=1, le=QUERY_COUNT_MAX, description="maximum, the latest first")
+
+
 class ScheduleAnswer(BodyAnswer):
     """A schedule and its pending occurrence. Fields that do not apply are null."""
 
@@ -181,6 +200,25 @@ class RunAnswer(AnswerModel):
 
     id: str
     topic: str
+
+
+class OccurrenceAnswer(AnswerModel):
+    """An occurrence. Fields that do not apply are null."""
+
+    id: str
+    due_at: str | None = Field(description="null: an additional one, sent by run")
+    state: State
+    delivered_at: str | None = Field(description="null: it is not in its topic")
+    late_ms: int | None = Field(description="time from due_at to delivered_at")
+    groups: dict[str, Outcome] = Field(description="its end in each group that has one")
+
+
+class HistoryAnswer(AnswerModel):
+    """Occurrences, the latest first; `gaps` lists possibly missing parts, a sentence each."""
+
+    occurrences: list[OccurrenceAnswer]
+    more: bool = Field(description="the log has older ones: find them by their key, the name")
+    gaps: list[str]
 
 
 def _fields(found: schedules_pb2.Schedule, *, with_body: bool = True) -> dict[str, Any]:
@@ -269,6 +307,50 @@ async def run(call: OperationCall, _: EmptyQuery, __: ChangeBody) -> OperationAn
     return OperationAnswer(RunAnswer(id=answer.message_id, topic=call.topic), 201, {"Location": place})
 
 
+async def history(call: OperationCall, asked: HistoryQuery, _: None) -> OperationAnswer:
+    return OperationAnswer(await call.while_there(_history(call, asked.max)))
+
+
+async def _history(call: OperationCall, max_count: int) -> HistoryAnswer:
+    """One trace at a time: a trace may scan the log. Raises: GatewayError."""
+    wanted = gateway_pb2.QueryMessagesRequest(topic=call.topic, key=call.schedule, max_count=max_count)
+    occurrences: list[OccurrenceAnswer] = []
+    # A dict keeps the order, and each sentence once.
+    gaps: dict[str, None] = {}
+    try:
+        async with asyncio.timeout(HTTP_CALL_S_MAX):
+            answer = await call.gateway("QueryMessages", wanted)
+            for found in answer.messages:
+                trace = await _trace(call, found)
+                occurrences.append(_occurrence(found, trace.events))
+                gaps.update(dict.fromkeys(trace.gaps))
+    except TimeoutError:
+        text = f"the history was not read within {HTTP_CALL_S_MAX:g} s: ask for fewer occurrences"
+        raise GatewayError("DEADLINE_EXCEEDED", text) from None
+    return HistoryAnswer(occurrences=occurrences, more=answer.more, gaps=list(gaps))
+
+
+async def _trace(call: OperationCall, found: gateway_pb2.FoundMessage) -> consumer_pb2.TraceMessageResponse:
+    """Empty for a message outside its topic: no group receives it."""
+    if found.state != gateway_pb2.MESSAGE_STATE_STORED:
+        return consumer_pb2.TraceMessageResponse()
+    wanted = consumer_pb2.TraceMessageRequest(id=found.message.id, topic=found.message.topic)
+    trace: consumer_pb2.TraceMessageResponse = await call.gateway("TraceMessage", wanted)
+    return trace
+
+
+def _occurrence(found: gateway_pb2.FoundMessage, events: Sequence[consumer_pb2.TraceEvent]) -> OccurrenceAnswer:
+    message, is_delivered = found.message, found.state == gateway_pb2.MESSAGE_STATE_STORED
+    return OccurrenceAnswer(
+        id=message.id,
+        due_at=iso(message.due_at_ms),
+        state=state_of(found),
+        delivered_at=iso(message.stored_at_ms) if is_delivered else None,
+        late_ms=next((one.late_ms for one in events if one.kind == consumer_pb2.TRACE_KIND_RESTORED), None),
+        groups=outcomes_of(events),
+    )
+
+
 OPERATIONS = [
     Operation(
         "GET",
@@ -289,6 +371,18 @@ OPERATIONS = [
         {200: ScheduleAnswer},
         query=ScheduleQuery,
         description="404 (SCHEDULE_NOT_FOUND): none has the name, or its last occurrence was delivered.",
+    ),
+    Operation(
+        "GET",
+        f"{_PATH}/history",
+        "getScheduleHistory",
+        "List the latest occurrences of a schedule",
+        history,
+        {200: HistoryAnswer},
+        query=HistoryQuery,
+        description="The messages in the log that have the name as their key; also of a schedule that has ended. It "
+        "takes the right `receive` on all topics, as a trace. 503: a shard does not answer, so occurrences may be "
+        "missing.",
     ),
     Operation(
         "PUT",

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from duetime_console.asking import asked, path_of
 from duetime_console.bodies import shown
 from duetime_console.gateway import GatewayError
 from duetime_console.moments import InvalidMoment, moment_ms
+from duetime_console.outcomes import outcomes_of
 from duetime_console.rendering import page, query_of
 from duetime_console.session import call
 
@@ -77,24 +78,13 @@ class GroupOutcome:
     mood: str
 
 
-_OUTCOMES = {
-    "acknowledged": ("done by", "good"),
-    "dead": ("dead in", "bad"),
-    "lapsed": ("expired for", "bad"),
-}
+_OUTCOMES = {"done": ("done by", "good"), "dead": ("dead in", "bad"), "lapsed": ("expired for", "bad")}
 
 
-def outcomes_of(events: Sequence[TimelineEvent]) -> list[GroupOutcome]:
-    """One for each group with an end; a redrive removes the end before it."""
-    ends: dict[str, GroupOutcome] = {}
-    for event in events:
-        group = event.told.group
-        if group and event.kind in _OUTCOMES:
-            words, mood = _OUTCOMES[event.kind]
-            ends[group] = GroupOutcome(f"{words} {group}", mood)
-        elif group and event.kind == "redriven":
-            ends.pop(group, None)
-    return list(ends.values())
+def group_outcomes(events: Iterable[consumer_pb2.TraceEvent]) -> list[GroupOutcome]:
+    """One for each group with an end."""
+    ends = ((group, *_OUTCOMES[end]) for group, end in outcomes_of(events).items())
+    return [GroupOutcome(f"{words} {group}", mood) for group, words, mood in ends]
 
 
 async def message(request: Request) -> Response:
@@ -115,7 +105,7 @@ async def _show(
         body, damage = decompressed(found.message.body, found.message.sys_flag), ""
     except Damaged as damaged:
         body, damage = found.message.body, damaged.text
-    events = [] if isinstance(trace, GatewayError) else [event_of(each) for each in trace.events]
+    told_events = [] if isinstance(trace, GatewayError) else trace.events
     mood, words = _TEXTS.get(request.query_params.get("told", ""), ("", ""))
     return page(
         request,
@@ -123,8 +113,8 @@ async def _show(
         id=message_id,
         found=found,
         state=state_of(found),
-        events=events,
-        outcomes=outcomes_of(events),
+        events=[event_of(each) for each in told_events],
+        outcomes=group_outcomes(told_events),
         gaps=[] if isinstance(trace, GatewayError) else trace.gaps,
         trace_error=trace if isinstance(trace, GatewayError) else None,
         body=body,

@@ -17,7 +17,7 @@ from duetime_console.api.schedules import missed_of
 from duetime_console.asking import asked, path_of
 from duetime_console.bodies import shown
 from duetime_console.gateway import GatewayError
-from duetime_console.pages.message import GroupOutcome, event_of, outcomes_of
+from duetime_console.pages.message import GroupOutcome, group_outcomes
 from duetime_console.pages.schedule_form import ROUTES as FORM_ROUTES
 from duetime_console.pages.sending import topics_of
 from duetime_console.rendering import page, query_of
@@ -168,7 +168,7 @@ async def _outcomes(request: Request, found: gateway_pb2.FoundMessage) -> list[G
         return []
     wanted = consumer_pb2.TraceMessageRequest(id=found.message.id, topic=found.message.topic)
     trace = await asked(request, "TraceMessage", wanted)
-    return [] if isinstance(trace, GatewayError) else outcomes_of([event_of(one) for one in trace.events])
+    return [] if isinstance(trace, GatewayError) else group_outcomes(trace.events)
 
 
 async def act(request: Request) -> Response:
