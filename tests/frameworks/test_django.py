@@ -52,10 +52,12 @@ def test_tasks_of_installed_apps_are_found() -> None:
         ({"NAME": "shop", "SERVR": "a"}, ["DUETIME has the unknown key 'SERVR'; did you mean SERVER?"]),
         (
             {"NAME": "shop", "x": 1},
-            ["unknown key 'x'; known: NAME, SERVER, TOKEN, TLS, UNHANDLED, MIDDLEWARE, CONSOLE"],
+            ["unknown key 'x'; known: NAME, SERVER, TOKEN, TLS, UNHANDLED, NAMED_BY, MIDDLEWARE, CONSOLE"],
         ),
         ({"NAME": "shop", "SERVER": "a:b"}, ["DUETIME: server: 'a:b' is not HOST:PORT"]),
         ({"NAME": "shop", "UNHANDLED": "drop"}, ["unhandled: 'drop' is neither 'retry' nor 'reject'"]),
+        ({"NAME": "shop", "NAMED_BY": "KEYS"}, ["DUETIME: named_by: KEYS is a system property"]),
+        ({"NAME": "shop", "NAMED_BY": 5}, ["DUETIME: named_by: 5 is not the name of a property"]),
         ({"NAME": "shop", "CONSOLE": "console"}, ["DUETIME['CONSOLE'] is 'console', not a URL such as https://"]),
         ({"NAME": "shop", "MIDDLEWARE": "a.B"}, ["DUETIME['MIDDLEWARE'] is not a list of dotted paths"]),
         ({"NAME": "shop", "MIDDLEWARE": ["nowhere.B"]}, ["DUETIME['MIDDLEWARE']: No module named 'nowhere'"]),
@@ -75,12 +77,19 @@ def test_faults_of_the_setting_are_reported_together(value: Any, says: list[str]
 
 def test_setting_gives_the_arguments_of_the_app() -> None:
     token = Token("t", in_plain=True)
-    value = {"NAME": "shop", "SERVER": "far:1", "TOKEN": token, "MIDDLEWARE": [f"{__name__}.Silent"]}
+    value = {
+        "NAME": "shop",
+        "SERVER": "far:1",
+        "TOKEN": token,
+        "NAMED_BY": "type",
+        "MIDDLEWARE": [f"{__name__}.Silent"],
+    }
     with override_settings(DUETIME=value):
         assert check_configuration(None) == []
         found = configuration().arguments()
     assert isinstance(found.pop("middleware")[0], Silent)
-    assert found == {"name": "shop", "server": "far:1", "token": token, "tls": None, "unhandled": "retry"}
+    own = {"name": "shop", "server": "far:1", "token": token, "tls": None}
+    assert found == own | {"unhandled": "retry", "named_by": "type"}
 
 
 def test_call_is_sent_by_the_commit(eager: EagerQueue) -> None:

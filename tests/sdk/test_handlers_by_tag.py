@@ -86,7 +86,7 @@ async def test_message_with_an_unknown_tag_is_retried_or_rejected(
     async with consuming(consumer):
         await groups.until(lambda: groups.bodies(end) == [b"other"])
     ((request,), (nack,)) = groups.nacks, groups.nacks[0].nacks
-    text = f"no handler of {topic} has the tag 'other': there are a, b"
+    text = f"no handler of {topic} is for 'other': there are a, b"
     assert (nack.error.type, nack.error.message) == (kind, text)
     assert not request.HasField("policy")
 

@@ -18,6 +18,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
@@ -66,10 +67,12 @@ class WorkerOptions:
 class RunningTasks(Middleware):
     """The starts of the running tasks, by monotonic time. Tasks in threads change it, too."""
 
-    def __init__(self) -> None:
+    def __init__(self, name_of: Callable[[LeasedMessage], str]) -> None:
         self._starts: dict[LeasedMessage, float] = {}
         # Tasks in processes, which have the time limit of these, and may wait for one.
         self.hosted: set[str] = set()
+        # The name of a message's task.
+        self.name_of = name_of
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -86,7 +89,7 @@ class RunningTasks(Middleware):
     def longer_than(self, length_s: float) -> LeasedMessage | None:
         """The task that runs longest, if it has run for longer."""
         # A dict keeps the order of starts. The copy is one step of the interpreter, between those of the threads.
-        starts = ((one, start_s) for one, start_s in list(self._starts.items()) if one.tags not in self.hosted)
+        starts = ((one, start_s) for one, start_s in list(self._starts.items()) if self.name_of(one) not in self.hosted)
         message, start = next(starts, (None, 0.0))
         return message if message is not None and time.monotonic() - start > length_s else None
 
@@ -133,7 +136,8 @@ class WorkerConsumer(TaskConsumer):
                 message = self.running.longer_than(limit_s + OVERRUN_GRACE_S)
                 if message is not None and not self.overrun:
                     self.overrun = True
-                    log.error("%s (%s) runs beyond the time limit; this process ends", message.id, message.tags)
+                    name = self.running.name_of(message)
+                    log.error("%s (%s) runs beyond the time limit; this process ends", message.id, name)
                     self.stop()
             self._report()
             await pause(TICK_S)
@@ -187,9 +191,9 @@ def _place(error: BaseException) -> str:
 def run(options: WorkerOptions) -> int:
     """Runs tasks to the end; returns the exit code."""
     os.set_blocking(options.report_fd, False)
-    running = RunningTasks()
     try:
         app = load(options.app)
+        running = RunningTasks(app.name_of)
         app.processes.limit(options.pool)
         app.processes.modules = [options.app.partition(":")[0]]
         consumer = app.consumer(

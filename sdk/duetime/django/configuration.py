@@ -11,6 +11,7 @@ from django.utils.module_loading import import_string
 
 from duetime.client.consuming.consumer import Consumer, Unhandled
 from duetime.client.errors import DueTimeError
+from duetime.client.tasks.naming import naming
 from duetime.client.tokens import TokenSource
 from duetime.client.trust import Tls
 
@@ -27,6 +28,7 @@ class Configuration:
     token: TokenSource | None = None
     tls: Tls | None = None
     unhandled: Unhandled = "retry"
+    named_by: str | None = None
     middleware: tuple[str, ...] = ()
     console: str | None = None
 
@@ -89,6 +91,7 @@ def _faults_of_values(given: Mapping[str, Any]) -> Iterator[str]:
     try:
         # A consumer takes the arguments of the app, has the rules, and connects only when it runs.
         arguments = Configuration(**given).arguments()
+        naming(arguments.pop("named_by"))
         Consumer(group=arguments.pop("name"), **arguments)
     except ImportError as error:
         yield f"{SETTING}['MIDDLEWARE']: {error}"

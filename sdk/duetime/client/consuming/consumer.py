@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from operator import attrgetter
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -95,6 +96,8 @@ class Consumer:
         # Handlers by topic and tag; the one for the rest of the topic is at None.
         self._handlers: dict[str, dict[str | None, Handler]] = {}
         self._subscriptions: dict[str, tuple[LeaseSubscription, int]] = {}
+        # The name in a message that chooses among handlers of one tag each; tasks may have it in a property.
+        self.name_of: Callable[[LeasedMessage], str] = attrgetter("tags")
         self._stats = Stats()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
@@ -276,10 +279,11 @@ class Consumer:
         by_tag = {tag: one for tag, one in found.items() if tag is not None}
 
         async def fail(message: LeasedMessage) -> None:
-            text = f"no handler of {topic} has the tag {message.tags!r}: there are {', '.join(sorted(by_tag))}"
+            text = f"no handler of {topic} is for {self.name_of(message)!r}: there are {', '.join(sorted(by_tag))}"
             raise Reject(text) if self._unhandled == "reject" else LookupError(text)
 
-        return TopicHandlers(subscription, concurrency, by_tag, found.get(None) or Handler(fail, asynchronous=True))
+        rest = found.get(None) or Handler(fail, asynchronous=True)
+        return TopicHandlers(subscription, concurrency, by_tag, rest, self.name_of)
 
     async def _run_with_signals(self) -> None:
         work, count = asyncio.current_task(), 0

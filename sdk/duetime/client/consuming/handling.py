@@ -77,6 +77,8 @@ class TopicHandlers:
     # Handlers of one tag each, and the handler of all other messages, which may only fail them.
     by_tag: dict[str, Handler]
     rest: Handler
+    # The tag of a message, or another name in place of it.
+    name_of: Callable[[LeasedMessage], str]
 
 
 class HandlerRunner:
@@ -92,6 +94,7 @@ class HandlerRunner:
         fail: Callable[[BaseException], None],
     ) -> None:
         self._by_tag, self._rest = topic_handlers.by_tag, topic_handlers.rest
+        self._name_of = topic_handlers.name_of
         self._concurrency = topic_handlers.concurrency
         self._subscription = topic_handlers.subscription
         self._lease_s = self._subscription.lease_s
@@ -259,7 +262,7 @@ class HandlerRunner:
         if message.lost or message.ends_at_s <= self._loop.time():
             self._drop(message)
             return False
-        handler = self._by_tag.get(message.tags, self._rest) if self._by_tag else self._rest
+        handler = self._by_tag.get(self._name_of(message), self._rest) if self._by_tag else self._rest
         count_max = 0 if handler.policy is None else handler.policy.max_attempts
         if 0 < count_max < message.attempt and not message.text_of(_OWN_POLICY):
             # The end of a lease counts by the most generous handler of the topic.

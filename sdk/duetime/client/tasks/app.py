@@ -24,6 +24,7 @@ from duetime.client.sync.clients import Producer
 from duetime.client.tasks.context import Provider
 from duetime.client.tasks.eager import EagerClock, EagerMessage, EagerQueue, EagerSchedule
 from duetime.client.tasks.limits import TaskLimit, declared
+from duetime.client.tasks.naming import naming
 from duetime.client.tasks.processes import TaskProcesses, check_hosted
 from duetime.client.tasks.schedules import (
     EverySettings,
@@ -57,7 +58,12 @@ class App:
         middleware: called around every task; the first one is outermost.
         unhandled: for a message of its topics that names no task: "retry": it fails, so that a worker of another
             version may run it; "reject": a dead letter at once.
+        named_by: the property whose value names a message's task, for messages of other senders. Its own messages have
+            it beside the tag, and the tag names those without it. None: the tag.
         outbox: a `duetime.outbox.Outbox`, for `Task.send_in`.
+
+    Raises:
+        InvalidArgument: an argument breaks its rule.
     """
 
     def __init__(
@@ -67,6 +73,7 @@ class App:
         *,
         middleware: Sequence[Middleware] = (),
         unhandled: Unhandled = "retry",
+        named_by: str | None = None,
         outbox: MessageWriter | None = None,
         token: TokenSource | None = None,
         tls: Tls | None = None,
@@ -78,6 +85,9 @@ class App:
         self._server, self._token, self._tls = server, token, tls
         self._middleware = checked(middleware)
         self._unhandled = unhandled
+        self._named_by = named_by
+        self.name_of = naming(named_by)
+        """The name of a message's task, for middleware: `app.name_of(message)`."""
         self.processes = TaskProcesses()
         self._sender = TaskSender(self._make_producer, outbox)
 
@@ -196,7 +206,8 @@ class App:
         for other in self.tasks.values():
             if other.topic == options.topic:
                 options.limit.check_beside(other.options.limit, other.name, other.topic)
-        task = Task(function, replace(options, name=name), self._sender, self.overrides, self._middleware)
+        options = replace(options, name=name, named_by=self._named_by)
+        task = Task(function, options, self._sender, self.overrides, self._middleware)
         self.tasks[name] = task
         return task
 
@@ -248,6 +259,7 @@ class App:
             token=self._token,
             tls=self._tls,
         )
+        found.name_of = self.name_of
         found.schedules = self.schedules(wanted) if schedules else None
         found.limits = declared((task.topic, task.options.limit) for task in self.tasks.values())
         limit_s = None if time_limit is None else seconds(time_limit, "time_limit")
@@ -345,7 +357,7 @@ class App:
         return Producer(self._server, token=self._token, tls=self._tls)
 
     def _call_eagerly(self, message: EagerMessage) -> Any:
-        task = self.tasks[message.tags]
+        task = self.tasks[self.name_of(cast("LeasedMessage", message))]
         call = task.wrapped_handler()
 
         async def call_async() -> object:

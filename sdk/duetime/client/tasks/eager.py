@@ -72,6 +72,10 @@ class EagerMessage(MessageView):
         """The name of the schedule that it is an occurrence of; empty: of none."""
         return self.keys[0] if self.planned_at is not None else ""
 
+    def text_of(self, name: bytes) -> str:
+        """The value of a property; empty: it has none."""
+        return self._message.properties.get(name.decode(), "")
+
     def again(self, due_ms: int) -> "EagerMessage":
         """The message of the next attempt."""
         return EagerMessage(self._message, self.attempt + 1, moment(due_ms), planned_at=self.planned_at)

@@ -34,11 +34,10 @@ from duetime.client.fault_log import FaultLog
 from duetime.client.lengths import Length, milliseconds
 from duetime.client.message import Message
 from duetime.client.retry_policy import Backoff
+from duetime.client.tasks.naming import APP
 from duetime.client.tasks.task import Task
 from duetime.v1 import consumer_pb2
 
-# The property of its occurrences, with the app's name.
-APP = "duetime_app"
 # Schedules of a topic that are searched for those without a function.
 SEARCHED_MAX = 4_096
 
@@ -81,7 +80,7 @@ def schedule_times(times: Length, settings: EverySettings) -> ScheduleTimes:
 
 def scheduled_message(app: str, task: Task[..., Any]) -> Message:
     """The message of a task's schedule."""
-    return Message(task.topic, {}, tags=task.name, properties={APP: app})
+    return Message(task.topic, {}, tags=task.name, properties=task.named({APP: app}))
 
 
 class SchedulePutter:

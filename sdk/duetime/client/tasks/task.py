@@ -21,6 +21,7 @@ from duetime.client.retry_policy import Backoff
 from duetime.client.tasks.arguments import TaskSignature
 from duetime.client.tasks.context import Dependency, Overrides, TaskRun, provided, provided_async, running
 from duetime.client.tasks.limits import TaskLimit
+from duetime.client.tasks.naming import named
 from duetime.client.tasks.sender import TaskSender
 
 P = ParamSpec("P")
@@ -59,6 +60,8 @@ class TaskOptions:
     limit: TaskLimit = field(default_factory=TaskLimit)
     # The parameter with the sharding key of a call; empty: the first one if the limit has `per_key`, else none.
     sharding_key: str = ""
+    # The property of its messages that has its name, beside the tag; None: none.
+    named_by: str | None = None
 
 
 class Task(Generic[P, R]):
@@ -120,15 +123,21 @@ class Task(Generic[P, R]):
         Raises:
             TypeError: the function does not take these arguments.
             InvalidArgument: an argument does not fit its annotation, has no form in JSON, or would arrive as another
-                value.
+                value. Or `properties` give the one that names the task another value.
         """
-        named = self._signature.bound(args, kwargs)
+        arguments = self._signature.bound(args, kwargs)
         options = self._send_options
         if self._key and "sharding_key" not in options:
-            options = {**options, "sharding_key": self._signature.key_text(self._key, named)}
-        message = Message(self.topic, self._signature.encoded(named), tags=self.name, **options)
-        self._signature.check(message.body, named)
+            options = {**options, "sharding_key": self._signature.key_text(self._key, arguments)}
+        if self.options.named_by is not None:
+            options = {**options, "properties": self.named(options.get("properties", {}))}
+        message = Message(self.topic, self._signature.encoded(arguments), tags=self.name, **options)
+        self._signature.check(message.body, arguments)
         return message
+
+    def named(self, properties: Mapping[str, str]) -> Mapping[str, str]:
+        """Properties of a message, with the one that names the task, if the app has one. Raises: InvalidArgument."""
+        return named(properties, self.options.named_by, self.name)
 
     def send(self, *args: P.args, **kwargs: P.kwargs) -> Receipt:
         """Sends a call of the function; a worker runs it.
