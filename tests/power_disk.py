@@ -113,13 +113,12 @@ class PowerDisk(FaultyDisk):
                 old, ino = file.read(), os.fstat(file.fileno()).st_ino
         else:
             old, ino = b"", 0
-        if created:
-            self._names.setdefault(path, [0])
         # Open it readable: the bytes to be overwritten are kept.
         fd = super().open(path, (flags & ~os.O_WRONLY) | os.O_RDWR)
         if created:
             ino = os.fstat(fd).st_ino
-            self._names[path].append(ino)
+            # Another thread may have made the folder's names durable in the meantime.
+            self._names.setdefault(path, [0]).append(ino)
             self._changes.pop(ino, None)
         elif old:
             self._changes.setdefault(ino, []).append(Change(0, old, b"", len(old), 0, truncates=True))
@@ -152,10 +151,13 @@ class PowerDisk(FaultyDisk):
         self._leave()
 
     def sync_directory(self, path: Path) -> None:
+        before = {name: len(meanings) for name, meanings in list(self._names.items()) if name.parent == path}
         super().sync_directory(path)
         self._leave()
-        for name in [name for name in self._names if name.parent == path]:
-            del self._names[name]
+        for name, count in before.items():
+            # Names that other threads have changed meanwhile may be lost.
+            if len(self._names.get(name, [])) == count:
+                self._names.pop(name, None)
 
     # --- bytes ------------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,8 @@ def test_an_audit_shows_each_part_of_the_accepted(capsys: pytest.CaptureFixture[
             "violation_counts": {},
             "transactions": [],
             "transaction_violations": [],
+            "schedules": [],
+            "schedule_violations": [],
         }
     )
     heads, *rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]

@@ -108,12 +108,14 @@ class OccurrenceMover:
         if known.version == zones_version():
             self.done.set()
             return
+        # Occurrences that become pending from now on have their time by the present rules.
+        lanes = [lane for lane in self._store.lanes.timers() if lane.pending_count]
         rules = await self._worker.run(_present)
         changed = {name for name, digest in rules.zones.items() if known.zones.get(name) != digest}
         moved_before = self._store.occurrences.counts[MOVED]
         self._seen_count = self._staged_count = 0
         if changed:
-            for lane in self._store.lanes.timers():
+            for lane in lanes:
                 await self._move_lane(lane, changed)
         await self._worker.run(self._save, rules)
         self.done.set()
