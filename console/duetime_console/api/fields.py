@@ -21,6 +21,10 @@ class RequestModel(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
+class ChangeBody(RequestModel):
+    """An empty object: its type keeps out the forms of other sites."""
+
+
 class QueryModel(BaseModel):
     """A caller's query; all of its values are text."""
 

@@ -21,7 +21,17 @@ from duetime_format.limits import (
 )
 from pydantic import Field, model_validator
 
-from duetime_console.api.fields import AnswerModel, Int32, Length, Moment, Opaque, QueryModel, RequestModel, iso, opaque
+from duetime_console.api.fields import (
+    AnswerModel,
+    ChangeBody,
+    Int32,
+    Length,
+    Moment,
+    Opaque,
+    QueryModel,
+    iso,
+    opaque,
+)
 from duetime_console.api.limits import HTTP_CALL_S_MAX
 from duetime_console.api.models import (
     BodyAnswer,
@@ -115,10 +125,6 @@ class ScheduleFields(BodyFields):
             )
             schedule.cron.CopyFrom(rule)
         return schedule
-
-
-class ChangeBody(RequestModel):
-    """An empty object: its type keeps out the forms of other sites."""
 
 
 class PutScheduleQuery(QueryModel):

@@ -13,7 +13,7 @@ from duetime_format.limits import (
 )
 from pydantic import Field
 
-from duetime_console.api.fields import AnswerModel, Length, RequestModel, iso
+from duetime_console.api.fields import AnswerModel, ChangeBody, Length, RequestModel, iso
 from duetime_console.api.operations import EmptyQuery, Operation, OperationAnswer, OperationCall
 
 _PATH = "/api/v1/webhooks/{webhook}"
@@ -45,10 +45,6 @@ class WebhookChanges(RequestModel):
 
 class RotationFields(RequestModel):
     old_valid: Length = Field(0, ge=0, le=WEBHOOK_OLD_SECRET_MS_MAX, description=_OLD_VALID)
-
-
-class WebhookActBody(RequestModel):
-    """An empty object: its type keeps out the forms of other sites."""
 
 
 class WebhookTestAnswer(AnswerModel):
@@ -177,15 +173,15 @@ async def delete(call: OperationCall, _: EmptyQuery, __: None) -> OperationAnswe
     return OperationAnswer(DeletedWebhook(name=call.webhook))
 
 
-async def pause(call: OperationCall, _: EmptyQuery, __: WebhookActBody) -> OperationAnswer:
+async def pause(call: OperationCall, _: EmptyQuery, __: ChangeBody) -> OperationAnswer:
     return _answer(await call.gateway("PauseWebhook", _reference(call)))
 
 
-async def resume(call: OperationCall, _: EmptyQuery, __: WebhookActBody) -> OperationAnswer:
+async def resume(call: OperationCall, _: EmptyQuery, __: ChangeBody) -> OperationAnswer:
     return _answer(await call.gateway("ResumeWebhook", _reference(call)))
 
 
-async def test(call: OperationCall, _: EmptyQuery, __: WebhookActBody) -> OperationAnswer:
+async def test(call: OperationCall, _: EmptyQuery, __: ChangeBody) -> OperationAnswer:
     found = await call.gateway("TestWebhook", _reference(call))
     return OperationAnswer(WebhookAnswer(**_fields(found)), 202)
 
@@ -235,7 +231,7 @@ OPERATIONS = [
         "Pause a webhook",
         pause,
         {200: WebhookAnswer},
-        body=WebhookActBody,
+        body=ChangeBody,
         description="Messages wait in the topic. May be repeated.",
     ),
     Operation(
@@ -245,7 +241,7 @@ OPERATIONS = [
         "Resume a webhook",
         resume,
         {200: WebhookAnswer},
-        body=WebhookActBody,
+        body=ChangeBody,
         description="It continues with the messages that wait. May be repeated.",
     ),
     Operation(
@@ -255,7 +251,7 @@ OPERATIONS = [
         "Send a signed test message",
         test,
         {202: WebhookAnswer},
-        body=WebhookActBody,
+        body=ChangeBody,
         description="A worker sends it; `getWebhook` has the result, once `test` is done with this number.",
     ),
     Operation(
