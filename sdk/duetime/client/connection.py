@@ -121,6 +121,17 @@ class ClosableClient(ABC):
         await self.close()
 
 
+class RepeatingClient(ClosableClient):
+    """A client whose unary calls are repeated until they are answered or its timeout has passed."""
+
+    _connection: "GatewayConnection"
+    # Seconds.
+    _timeout: float
+
+    async def _call(self, method: str, request: Any) -> Any:
+        return await repeated(lambda left_s: self._connection.call(method, request, left_s), self._timeout)
+
+
 class GatewayConnection:
     """A channel to the gateway, opened by the first call on the event loop of that call."""
 

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 from duetime_format import rates
 from duetime_format.limits import LITE_PAGE_COUNT_MAX
@@ -20,7 +20,7 @@ from duetime.client.administering.described import (
     TopicDescription,
 )
 from duetime.client.administering.retries import RetriesProgress, WaitingRetry
-from duetime.client.connection import ClosableClient, GatewayConnection, repeated
+from duetime.client.connection import GatewayConnection, RepeatingClient
 from duetime.client.errors import InvalidArgument
 from duetime.client.finding import pending
 from duetime.client.finding.pending import Backlog
@@ -35,7 +35,7 @@ from duetime.v1 import consumer_pb2, gateway_pb2
 PAGE_COUNT = 256
 
 
-class AsyncAdmin(ClosableClient):
+class AsyncAdmin(RepeatingClient):
     """Topics, groups, lanes and the backlog. For one event loop; `Admin` is for plain code.
 
     Calls are repeated until they are answered or the timeout has passed.
@@ -307,9 +307,6 @@ class AsyncAdmin(ClosableClient):
         async with aclosing(self._connection.stream(method, request)) as answers:
             async for one in answers:
                 yield retries.progress_of(one)
-
-    async def _call(self, method: str, request: Any) -> Any:
-        return await repeated(lambda left_s: self._connection.call(method, request, left_s), self._timeout)
 
 
 def _set_end(

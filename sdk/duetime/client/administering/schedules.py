@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from duetime_format.policy import render
 
-from duetime.client.connection import ClosableClient, GatewayConnection, repeated
+from duetime.client.connection import GatewayConnection, RepeatingClient
 from duetime.client.errors import InvalidArgument
 from duetime.client.lengths import Length, milliseconds, seconds
 from duetime.client.message import Message, due_ms, moment, to_proto
@@ -136,7 +136,7 @@ def _word(words: Mapping[str, int], number: int, default: str) -> str:
     return next((word for word, own in words.items() if own == number), default)
 
 
-class AsyncSchedules(ClosableClient):
+class AsyncSchedules(RepeatingClient):
     """Schedules, each of one message. For one event loop; `Schedules` is for plain code.
 
     Calls are repeated until they are answered or the timeout has passed.
@@ -237,9 +237,6 @@ class AsyncSchedules(ClosableClient):
         request = schedules_pb2.RunScheduleRequest(topic=topic, name=name, request_id=token_hex(16))
         answer = await self._call("RunSchedule", request)
         return str(answer.message_id)
-
-    async def _call(self, method: str, request: Any) -> Any:
-        return await repeated(lambda left_s: self._connection.call(method, request, left_s), self._timeout)
 
     async def close(self) -> None:
         """Disconnects; calls in progress raise Closed."""

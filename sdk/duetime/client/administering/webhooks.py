@@ -4,9 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
-from duetime.client.connection import ClosableClient, GatewayConnection, pause, repeated
+from duetime.client.connection import GatewayConnection, RepeatingClient, pause
 from duetime.client.errors import Timeout
 from duetime.client.lengths import Length, milliseconds, seconds
 from duetime.client.message import moment
@@ -97,7 +96,7 @@ def _test_of(test: webhooks_pb2.WebhookTest) -> WebhookTest:
     return WebhookTest(test.number, test.done, test.status or None, test.error, test.took_ms)
 
 
-class AsyncWebhooks(ClosableClient):
+class AsyncWebhooks(RepeatingClient):
     """Webhooks, each of one topic and group. For one event loop; `Webhooks` is for plain code.
 
     Workers of the cluster post the messages. All calls take admin rights, and are repeated until they are answered or
@@ -216,9 +215,6 @@ class AsyncWebhooks(ClosableClient):
         """Deletes a webhook and its secret; its topic and group are unchanged. Raises: NotFound: also if an earlier
         call has deleted it."""
         await self._call("DeleteWebhook", webhooks_pb2.WebhookRef(name=name))
-
-    async def _call(self, method: str, request: Any) -> Any:
-        return await repeated(lambda left_s: self._connection.call(method, request, left_s), self._timeout)
 
     async def close(self) -> None:
         """Disconnects; calls in progress raise Closed."""

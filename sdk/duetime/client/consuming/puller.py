@@ -12,12 +12,12 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from duetime_format.limits import WAIT_MS_MAX
 
 from duetime import deadlines
-from duetime.client.connection import ClosableClient, GatewayConnection, pause, repeated
+from duetime.client.connection import GatewayConnection, RepeatingClient, pause
 from duetime.client.consuming.subscription import CALL_TIMEOUT_S, QueueBatch, ReaderFilter, ShardReader
 from duetime.client.errors import Closed, DueTimeError, InvalidArgument, NotFound
 from duetime.client.lengths import Length, seconds
@@ -40,7 +40,7 @@ ROUTE_INTERVAL_S = 15.0
 MISSING_INTERVAL_S = 0.5
 
 
-class AsyncPuller(ClosableClient):
+class AsyncPuller(RepeatingClient):
     """Reads all queues of a topic and follows them. For one event loop; `Puller` is for plain code.
 
     Messages of one queue arrive in order. The caller stores its progress: pass `positions` as `start` later.
@@ -286,10 +286,6 @@ class AsyncPuller(ClosableClient):
         requests = [gateway_pb2.SearchOffsetRequest(topic=self.topic, queue=queue, at_ms=moment_ms) for queue in queues]
         answers = await asyncio.gather(*(self._call("SearchOffset", request) for request in requests))
         return {queue: answer.offset for queue, answer in zip(queues, answers, strict=True)}
-
-    async def _call(self, method: str, request: Any) -> Any:
-        """One call, repeated until the timeout."""
-        return await repeated(lambda left_s: self._connection.call(method, request, left_s), self._timeout)
 
     async def _read_all(self, queues: Iterable[gateway_pb2.QueueDescription | gateway_pb2.QueueRoute]) -> None:
         """Reads the queues, and those added to the topic later, until cancelled."""
