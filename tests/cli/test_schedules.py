@@ -93,6 +93,23 @@ def test_a_dry_run_prints_times_and_creates_nothing(
     assert run(["schedules", "show", "job", "--topic", topic]) == 1
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--every", "1d", "--zone", "Europe/Berlin"], "zone: 'Europe/Berlin' is for `cron`"),
+        (["--at", "2100-01-01T00:00", "--in-gap", "skip"], "in_gap: 'skip' is for `cron`"),
+        (["--cron", "@daily", "--start", "2100-01-01T00:00"], "is for `every`, and the schedule has `cron`"),
+    ],
+)
+def test_options_of_other_times_are_rejected(
+    tap: Gateway, topic: str, options: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for more in [], ["--dry-run"]:
+        assert run(["schedules", "create", "job", "--topic", topic, *options, *more]) == 2
+        assert says in capsys.readouterr().err
+    assert run(["schedules", "show", "job", "--topic", topic]) == 1
+
+
 def test_history_has_the_ends_of_occurrences(tap: Gateway, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
     done(capsys, "create", "job", "--topic", topic, "--every", "1d")
     assert run(["schedules", "history", "other", "--topic", topic]) == 0

@@ -152,12 +152,21 @@ async def history(client: httpx.AsyncClient, topic: str, name: str, **asked: int
     return dict(answer.json())
 
 
-async def test_a_schedules_name_may_end_like_an_operation(client: httpx.AsyncClient) -> None:
-    made = await client.put(path("slashes", "a%2Fpause"), json={"every": "1h"})
-    assert made.headers["location"] == "/api/v1/topics/slashes/schedules/a%2Fpause"
-    assert (await client.get(path("slashes", "a%2Fpause"))).json()["name"] == "a/pause"
-    assert (await act(client, "slashes", "a%2Fpause", "pause"))["paused"]
-    assert (await client.delete(path("slashes", "a%2Fpause"))).status_code == 200
+@pytest.mark.parametrize("what", ["pause", "resume", "run", "history"])
+async def test_a_schedules_name_may_end_like_an_operation(client: httpx.AsyncClient, what: str) -> None:
+    topic = f"slashes-{what}"
+    shorter = await put(client, topic, "a", every="1h")
+    name = f"a%2F{what}"
+    made = await client.put(path(topic, name), json={"every": "1h"})
+    assert made.headers["location"] == f"/api/v1/topics/{topic}/schedules/{name}"
+    assert (await client.get(path(topic, name))).json()["name"] == f"a/{what}"
+    assert (await client.get(path(topic, name.replace("F", "f")))).json()["name"] == f"a/{what}"
+    # Without the operation, the call is not one of the shorter name.
+    assert (await client.post(path(topic, name), json={})).status_code == 405
+    assert (await act(client, topic, name, "pause"))["paused"]
+    assert shorter["id"] not in [one["id"] for one in (await history(client, topic, name))["occurrences"]]
+    assert not (await client.get(path(topic, "a"))).json()["paused"]
+    assert (await client.delete(path(topic, name))).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -166,6 +175,9 @@ async def test_a_schedules_name_may_end_like_an_operation(client: httpx.AsyncCli
         ({}, ""),
         ({"every": "1h", "cron": "* * * * *"}, ""),
         ({"cron": "* * * * *", "start_at": START_MS}, ""),
+        ({"every": "1h", "zone": "Europe/Berlin"}, ""),
+        ({"at": [START_MS], "in_gap": "skip"}, ""),
+        ({"every": "1h", "in_fold": "both"}, ""),
         ({"every": "soon"}, "every"),
         ({"at": []}, "at"),
         ({"every": "1h", "missed": "never"}, "missed"),

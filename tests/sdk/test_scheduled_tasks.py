@@ -127,7 +127,7 @@ def test_unknown_zone_and_expression_are_named() -> None:
     [
         ("500ms", {}, "every: '500ms' is below 1000 ms"),
         (90, {}, "90 has no unit"),
-        ("90s", {"zone": "UTC"}, "zone: the interval '90s' has none"),
+        ("90s", {"zone": "UTC"}, "zone: 'UTC' is for `cron`, and the schedule has `every`"),
         ("90s", {"missed": "never"}, "missed: 'never' is none of skip, one, all"),
         ("* * * * *", {"in_gap": "never"}, "in_gap: 'never' is none of end, skip"),
         ("* * * * *", {"max_attempts": 0}, "max_attempts"),

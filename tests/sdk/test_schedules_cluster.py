@@ -126,6 +126,15 @@ def test_wrong_arguments_are_refused(schedules: Schedules) -> None:
         schedules.put("x", Message(TOPIC, b""))
     with pytest.raises(InvalidArgument, match="every, at or cron"):
         schedules.put("x", Message(TOPIC, b""), every="1m", cron="* * * * *")
+    for name, value in {"zone": "Europe/Berlin", "in_gap": "skip", "in_fold": "both"}.items():
+        with pytest.raises(InvalidArgument, match=f"{name}: '{value}' is for `cron`, and the schedule has `every`"):
+            schedules.put("x", Message(TOPIC, b""), every="1m", **{name: value})  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match=r"start: .* is for `every`, and the schedule has `cron`"):
+        schedules.preview("x", Message(TOPIC, b""), cron="* * * * *", start=datetime.now(UTC))
+    with pytest.raises(TypeError, match="a schedule has no argument 'begin'"):
+        schedules.put("x", Message(TOPIC, b""), every="1m", begin=datetime.now(UTC))  # type: ignore[call-arg]
+    with pytest.raises(InvalidArgument, match="at_ms: 0 is not within 1 and 256"):
+        schedules.put("x", Message(TOPIC, b""), at=[])
     with pytest.raises(InvalidArgument, match="missed"):
         schedules.put("x", Message(TOPIC, b""), every="1m", missed="never")  # type: ignore[typeddict-item]
     with pytest.raises(InvalidMessage, match="time zone"):

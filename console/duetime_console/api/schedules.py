@@ -99,6 +99,9 @@ class ScheduleFields(BodyFields):
             raise ValueError("give one of every, at and cron")
         if self.start_at is not None and self.every is None:
             raise ValueError("start_at needs every")
+        rule = self.zone, self.in_gap, self.in_fold
+        if self.cron is None and rule != ("", "end", "first"):
+            raise ValueError("zone, in_gap and in_fold need cron")
         return self
 
     def as_proto(self, topic: str, name: str) -> schedules_pb2.Schedule:

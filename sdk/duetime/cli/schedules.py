@@ -84,16 +84,20 @@ class RuleOptions:
         """Raises: BadParameter."""
         if (self.every is not None) + bool(self.at) + bool(self.cron) != 1:
             raise typer.BadParameter("give one of --every, --at and --cron")
-        times = ScheduleTimes(missed=self.missed)  # type: ignore[typeddict-item] # the client checks the word
+        times = ScheduleTimes(  # the client checks the words, and options of other kinds of times
+            missed=self.missed,  # type: ignore[typeddict-item]
+            zone=self.zone,
+            in_gap=self.in_gap,  # type: ignore[typeddict-item]
+            in_fold=self.in_fold,  # type: ignore[typeddict-item]
+        )
+        if (start := due_time("--start", self.start)) is not None:
+            times["start"] = start
         if self.every is not None:
             times["every"] = timedelta(milliseconds=length("--every", self.every))
-            if (start := due_time("--start", self.start)) is not None:
-                times["start"] = start
         elif self.at:
             times["at"] = [found for text in self.at if (found := due_time("--at", text))]
         else:
-            times["cron"], times["zone"] = self.cron, self.zone
-            times["in_gap"], times["in_fold"] = self.in_gap, self.in_fold  # type: ignore[typeddict-item]
+            times["cron"] = self.cron
         return times
 
 

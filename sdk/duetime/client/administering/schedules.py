@@ -31,6 +31,12 @@ _GAPS: dict[str, schedules_pb2.GapPolicy] = {
     "end": schedules_pb2.GAP_POLICY_END,
     "skip": schedules_pb2.GAP_POLICY_SKIP,
 }
+# The options of each kind of times, with their defaults.
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "every": {"start": None},
+    "at": {},
+    "cron": {"zone": "", "in_gap": "end", "in_fold": "first"},
+}
 _FOLDS: dict[str, schedules_pb2.FoldPolicy] = {
     "first": schedules_pb2.FOLD_POLICY_FIRST,
     "both": schedules_pb2.FOLD_POLICY_BOTH,
@@ -247,15 +253,22 @@ class AsyncSchedules(RepeatingClient):
 
 
 def times_fields(times: ScheduleTimes) -> dict[str, Any]:
-    """The fields of a schedule in the contract. Raises: InvalidArgument."""
-    given = [name for name in ("every", "at", "cron") if times.get(name)]
+    """The fields of a schedule in the contract. Raises: InvalidArgument; TypeError: it has no such field."""
+    if unknown := times.keys() - ScheduleTimes.__annotations__.keys():
+        raise TypeError(f"a schedule has no argument {min(unknown)!r}")
+    given = [name for name in _OPTIONS if times.get(name) is not None]
     if len(given) != 1:
         raise InvalidArgument.of("every, at or cron", f"{len(given)} of them are given; give one")
+    for kind, options in _OPTIONS.items():
+        for name, default in options.items():
+            value = times.get(name, default)
+            if value != default and kind not in given:
+                raise InvalidArgument.of(name, f"{value!r} is for `{kind}`, and the schedule has `{given[0]}`")
     fields: dict[str, Any] = {"missed": _choice(_MISSED, "missed", times.get("missed", "one"))}
-    if every := times.get("every"):
+    if (every := times.get("every")) is not None:
         start_at_ms = due_ms(times["start"], "start") if times.get("start") else 0
         fields["every"] = schedules_pb2.IntervalTimes(every_ms=milliseconds(every, "every"), start_at_ms=start_at_ms)
-    elif at := times.get("at"):
+    elif (at := times.get("at")) is not None:
         fields["at"] = schedules_pb2.ListedTimes(at_ms=[due_ms(one, "at") for one in at])
     else:
         fields["cron"] = schedules_pb2.CronRule(

@@ -72,8 +72,6 @@ def schedule_times(times: Length, settings: EverySettings) -> ScheduleTimes:
         every_ms = milliseconds(times, "every")
         if every_ms < SCHEDULE_EVERY_MS_MIN:
             raise InvalidArgument.of("every", f"{times!r} is below {SCHEDULE_EVERY_MS_MIN} ms")
-        if only := own.keys() - {"missed"}:
-            raise InvalidArgument.of(min(only), f"the interval {times!r} has none: it is for cron expressions")
     times_fields(found)
     return found
 
