@@ -270,6 +270,7 @@ GROUPS = Dashboard(
             panel(
                 "Held by rates", (f"sum by (group) (rate(duetime_store_group_held_seconds_total{RATE}))", "{{group}}")
             ),
+            panel("Parts of rates", ("duetime_store_group_rate_share", "{{group}} {{topic}} {{instance}}")),
         ),
         (
             panel(

@@ -9,6 +9,9 @@ GROUPS_MAX = 10_000
 GROUP_LIMITS_MAX = 100
 # Messages with one sharding key leased at a time.
 PER_KEY_MAX = 10_000
+# Parts of a group's rate for each shard, and rates in one call that lends them.
+RATE_PARTS = 1_000
+RATE_SHARES_MAX = 1_000
 # Characters of a lite topic, and lite topics that one client may subscribe to: as RocketMQ's proxy allows.
 LITE_CHARS_MAX = 64
 LITE_SUBSCRIPTIONS_MAX = 2_000

@@ -40,7 +40,7 @@ EXPECTED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("Pull", "PullQueues", "Subscribe", "QueryMessages", "GetMessage", "TraceMessage"), (GATEWAY,)),
     **dict.fromkeys(("CommitOffsets", "GetOffsets", "Receive", "ReceiveStream", "AwaitMessages", "Ack"), (GATEWAY,)),
     **dict.fromkeys(("ChangeInvisible", "DescribeGroup", "ResetGroup", "DeleteGroup", "PutGroup"), (GATEWAY,)),
-    **dict.fromkeys(("PauseGroup", "ResumeGroup"), (GATEWAY,)),
+    **dict.fromkeys(("PauseGroup", "ResumeGroup", "ShareRates"), (GATEWAY,)),
     "EndRetries": (GATEWAY,),
     **dict.fromkeys(("ListGroups", "PutTopics", "DeleteTopic", "ListTopics"), (GATEWAY,)),
     **dict.fromkeys(("SendBack", "Nack", "ListDeadLetters", "RedriveDeadLetters", "DiscardDeadLetters"), (GATEWAY,)),

@@ -85,7 +85,7 @@ ROLES: Mapping[str, frozenset[Role]] = {
     **_each(
         _STORE,
         "DescribeGroup ResetGroup DeleteGroup EndRetries PutGroup ListGroups PutTopics DeleteTopic ListTopics "
-        "PauseGroup ResumeGroup",
+        "PauseGroup ResumeGroup ShareRates",
         Role.GATEWAY,
     ),
     **_each(_STORE, "Put PutTopic SearchOffset", Role.GATEWAY, Role.RETRY),

@@ -749,6 +749,54 @@ class PutGroupResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class RateLoan(_message.Message):
+    __slots__ = ("shard", "parts")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    parts: int
+    def __init__(self, shard: _Optional[int] = ..., parts: _Optional[int] = ...) -> None: ...
+
+class RateShareRequest(_message.Message):
+    __slots__ = ("group", "topic", "shard_count", "lent", "borrowed", "asked_at_ms")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    SHARD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LENT_FIELD_NUMBER: _ClassVar[int]
+    BORROWED_FIELD_NUMBER: _ClassVar[int]
+    ASKED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    topic: str
+    shard_count: int
+    lent: _containers.RepeatedCompositeFieldContainer[RateLoan]
+    borrowed: _containers.RepeatedCompositeFieldContainer[RateLoan]
+    asked_at_ms: int
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., shard_count: _Optional[int] = ..., lent: _Optional[_Iterable[_Union[RateLoan, _Mapping]]] = ..., borrowed: _Optional[_Iterable[_Union[RateLoan, _Mapping]]] = ..., asked_at_ms: _Optional[int] = ...) -> None: ...
+
+class ShareRatesRequest(_message.Message):
+    __slots__ = ("shares",)
+    SHARES_FIELD_NUMBER: _ClassVar[int]
+    shares: _containers.RepeatedCompositeFieldContainer[RateShareRequest]
+    def __init__(self, shares: _Optional[_Iterable[_Union[RateShareRequest, _Mapping]]] = ...) -> None: ...
+
+class RateShareState(_message.Message):
+    __slots__ = ("is_known", "wanted_parts", "lent")
+    IS_KNOWN_FIELD_NUMBER: _ClassVar[int]
+    WANTED_PARTS_FIELD_NUMBER: _ClassVar[int]
+    LENT_FIELD_NUMBER: _ClassVar[int]
+    is_known: bool
+    wanted_parts: int
+    lent: _containers.RepeatedCompositeFieldContainer[RateLoan]
+    def __init__(self, is_known: bool = ..., wanted_parts: _Optional[int] = ..., lent: _Optional[_Iterable[_Union[RateLoan, _Mapping]]] = ...) -> None: ...
+
+class ShareRatesResponse(_message.Message):
+    __slots__ = ("shares", "now_ms")
+    SHARES_FIELD_NUMBER: _ClassVar[int]
+    NOW_MS_FIELD_NUMBER: _ClassVar[int]
+    shares: _containers.RepeatedCompositeFieldContainer[RateShareState]
+    now_ms: int
+    def __init__(self, shares: _Optional[_Iterable[_Union[RateShareState, _Mapping]]] = ..., now_ms: _Optional[int] = ...) -> None: ...
+
 class PullDeadLettersRequest(_message.Message):
     __slots__ = ("topic", "queue", "offset", "max_count", "max_bytes", "before_offset")
     TOPIC_FIELD_NUMBER: _ClassVar[int]

@@ -233,6 +233,11 @@ class StoreStub(object):
                 request_serializer=duetime_dot_v1_dot_consumer__pb2.Group.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_store__pb2.PutGroupResponse.FromString,
                 )
+        self.ShareRates = channel.unary_unary(
+                '/duetime.v1.Store/ShareRates',
+                request_serializer=duetime_dot_v1_dot_store__pb2.ShareRatesRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_store__pb2.ShareRatesResponse.FromString,
+                )
         self.ListGroups = channel.unary_unary(
                 '/duetime.v1.Store/ListGroups',
                 request_serializer=duetime_dot_v1_dot_consumer__pb2.ListGroupsRequest.SerializeToString,
@@ -625,6 +630,14 @@ class StoreServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ShareRates(self, request, context):
+        """Lends parts of groups' rates to other shards for 2 s, and takes parts lent by others; returns the parts that the
+        shard has a use for. Memory only. Safe to repeat: a loan ends by itself.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListGroups(self, request, context):
         """The groups of config/subscriptionGroup.json, perhaps a broker's.
         """
@@ -956,6 +969,11 @@ def add_StoreServicer_to_server(servicer, server):
                     servicer.PutGroup,
                     request_deserializer=duetime_dot_v1_dot_consumer__pb2.Group.FromString,
                     response_serializer=duetime_dot_v1_dot_store__pb2.PutGroupResponse.SerializeToString,
+            ),
+            'ShareRates': grpc.unary_unary_rpc_method_handler(
+                    servicer.ShareRates,
+                    request_deserializer=duetime_dot_v1_dot_store__pb2.ShareRatesRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_store__pb2.ShareRatesResponse.SerializeToString,
             ),
             'ListGroups': grpc.unary_unary_rpc_method_handler(
                     servicer.ListGroups,
@@ -1747,6 +1765,23 @@ class Store(object):
         return grpc.experimental.unary_unary(request, target, '/duetime.v1.Store/PutGroup',
             duetime_dot_v1_dot_consumer__pb2.Group.SerializeToString,
             duetime_dot_v1_dot_store__pb2.PutGroupResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ShareRates(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Store/ShareRates',
+            duetime_dot_v1_dot_store__pb2.ShareRatesRequest.SerializeToString,
+            duetime_dot_v1_dot_store__pb2.ShareRatesResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

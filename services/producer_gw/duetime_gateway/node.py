@@ -80,6 +80,7 @@ class GatewayNode:
             tasks.create_task(parts.backlog.run())
             tasks.create_task(parts.topics.follow_deletions())
             tasks.create_task(parts.quotas.keeper.run())
+            tasks.create_task(parts.leases.rates.run())
             tasks.create_task(parts.trail.run())
             if parts.rocketmq is not None:
                 tasks.create_task(parts.rocketmq.renewals.run())

@@ -378,6 +378,9 @@ class StoreService(store_pb2_grpc.StoreServicer):
         await self._subscription_groups.put(request)
         return store_pb2.PutGroupResponse()
 
+    async def ShareRates(self, request: store_pb2.ShareRatesRequest, context: Any) -> store_pb2.ShareRatesResponse:
+        return self._groups.gates.permits.shared(request)
+
     async def ListGroups(
         self, request: consumer_pb2.ListGroupsRequest, context: Any
     ) -> consumer_pb2.ListGroupsResponse:
@@ -443,9 +446,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
     async def ResumeGroup(self, request: consumer_pb2.ResumeGroupRequest, context: Any) -> consumer_pb2.GroupPauses:
         return await self._groups.gates.pauses.resume(request)
 
-    async def EndRetries(
-        self, request: store_pb2.EndStoredRetriesRequest, context: Any
-    ) -> store_pb2.EndStoredRetriesResponse:
+    async def EndRetries(self, request: store_pb2.EndStoredRetriesRequest, context: Any) -> Any:
         return self._published(await self._retry_ending.end(request))
 
     async def DeleteGroup(
@@ -479,9 +480,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
     async def ListQueues(self, request: store_pb2.ListQueuesRequest, context: Any) -> store_pb2.ListQueuesResponse:
         return await listing.list_queues(self._turns, self._store.queues, request.topic)
 
-    async def ListTopics(
-        self, request: store_pb2.ListStoredTopicsRequest, context: Any
-    ) -> store_pb2.ListStoredTopicsResponse:
+    async def ListTopics(self, request: store_pb2.ListStoredTopicsRequest, context: Any) -> Any:
         return await listing.list_topics(self._turns, self._store.queues, request.names)
 
     async def Describe(self, request: store_pb2.DescribeRequest, context: Any) -> store_pb2.DescribeResponse:

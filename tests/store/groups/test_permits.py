@@ -10,6 +10,7 @@ from duetime.v1 import consumer_pb2
 from duetime_core.testing import FakeClock
 from duetime_format import rates
 from duetime_store.groups.permits import PermitBucket
+from duetime_store.groups.shares import RateShare
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -70,7 +71,7 @@ def test_never_more_than_the_burst_and_the_rate(
 ) -> None:
     rate = rate_of(f"{count}/{unit},burst={burst}")
     clock = FakeClock()
-    buckets = [PermitBucket(clock, rate, shards) for _ in range(shards)]
+    buckets = [PermitBucket(clock, rate, shards, RateShare(0)) for _ in range(shards)]
     began_ms, taken = clock.monotonic_ms(), 0
     for by_ms, wall_ms, wanted, unread in steps:
         clock.step_wall(wall_ms)
@@ -94,7 +95,7 @@ def test_changed_rate_gives_no_extra_messages(texts: list[tuple[int, str, int, i
     for count, unit, burst, shards in texts:
         rate = rate_of(f"{count}/{unit},burst={burst}")
         if bucket is None:
-            bucket = PermitBucket(clock, rate, shards)
+            bucket = PermitBucket(clock, rate, shards, RateShare(0))
         else:
             before = bucket.count
             bucket.change(rate, shards)

@@ -22,6 +22,7 @@ from duetime_format.names import retry_topic
 from duetime_gateway.answers import raise_first
 from duetime_gateway.consuming.admission import check_ack, check_extension, check_receive
 from duetime_gateway.consuming.gathering import LeaseGatherer, LeaseSource, Parts
+from duetime_gateway.consuming.rates import RateKey, RateLender
 from duetime_gateway.deadlines import timeout_of
 from duetime_gateway.metrics import GatewayMetrics
 from duetime_gateway.queries import Extension, LeaseStatus, Receive
@@ -81,6 +82,7 @@ class LeaseRouter:
         self._tasks = tasks
         self._timeout_ms = timeout_ms
         self.gatherer = LeaseGatherer(shards, clock, tasks, timeout_ms=timeout_ms)
+        self.rates = RateLender(shards, clock)
 
     async def receive(self, receive: Receive, remaining_ms: float | None, peer: str) -> bytes:
         """Returns the stores' ReceiveResponse, encoded.
@@ -119,6 +121,8 @@ class LeaseRouter:
         caller = sharer(peer)
         group = await self._groups.ensure(receive.group, caller, retry)
         numbers = sorted({shard for shard, _ in places.values()})
+        if len(numbers) > 1 and any(limit.HasField("rate") for limit in group.limits.limits):
+            self.rates.note(RateKey(receive.group, receive.topic), numbers)
         retries = await self._retry_queues(receive.group, numbers)
         for number in numbers:
             self._shards.get(number).groups.announce(group)

@@ -97,3 +97,11 @@ class GateCollector(Collector):
         for group, held_ms in sorted(self._gates.permits.held_ms().items()):
             held.add_metric([group], held_ms / 1000.0)
         yield held
+        share = GaugeMetricFamily(
+            "duetime_store_group_rate_share",
+            "This shard's part of a group's rate in a topic",
+            labels=["group", "topic"],
+        )
+        for (group, topic), part in sorted(self._gates.permits.parts().items()):
+            share.add_metric([group, topic], part)
+        yield share

@@ -348,6 +348,8 @@ class GroupReceiver:
             return FetchProgress(asked, 0, 0, 0, peek, walk)
         fetched = self._fetch_freely(bucket.reduced(asked), line, walk, peek=peek)
         bucket.give(fetched.given)
+        if not bucket.count and self._may_have_more(asked):
+            bucket.note_shortage()
         return fetched
 
     def _fetch_freely(self, asked: FetchRequest, line: WaiterLine, walk: YieldingScan, *, peek: bool) -> FetchProgress:
