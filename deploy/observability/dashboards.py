@@ -281,6 +281,7 @@ GROUPS = Dashboard(
                 ),
             ),
             panel("Requests of webhooks, seconds", *quantiles("duetime_webhooks_request_seconds", "webhook"), unit="s"),
+            panel("Webhooks that wait for memory", ("duetime_webhooks_waiting_for_memory", "{{instance}}")),
         ),
     ),
 )

@@ -94,6 +94,11 @@ cdef class View:
         return bool(_at(self)[SYS_FLAG_AT + 3] & SYS_COMPRESSED)
 
     @property
+    def record_bytes(self):
+        """The size of the record, which holds the stored body and all properties."""
+        return len(self._record)
+
+    @property
     def stored_body(self):
         """The body as it is in the log."""
         if not self._is_whole:

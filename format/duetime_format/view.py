@@ -66,6 +66,11 @@ class View:
         return bool(self._record[_FLAGS_AT] & layout.SYS_COMPRESSED)
 
     @property
+    def record_bytes(self) -> int:
+        """The size of the record, which holds the stored body and all properties."""
+        return len(self._record)
+
+    @property
     def stored_body(self) -> bytes:
         """The body as it is in the log."""
         at, end = self._body_span

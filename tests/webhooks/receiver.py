@@ -13,13 +13,14 @@ from tests.certified import Certified
 
 
 class Answer(NamedTuple):
-    """A response. `hangs`: it is never sent; `endless`: its body never ends."""
+    """A response. `hangs`: it is never sent; `endless`: its body never ends; `after`: it is sent once this is set."""
 
     status: int = 200
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes = b""
     hangs: bool = False
     endless: bool = False
+    after: asyncio.Event | None = None
 
 
 class Received(NamedTuple):
@@ -130,6 +131,8 @@ class Receiver:
         self._changed.set()
         if answer.hangs:
             await asyncio.Event().wait()
+        if answer.after is not None:
+            await answer.after.wait()
         length = [] if answer.endless else [("content-length", str(len(answer.body)))]
         head = h11.Response(status_code=answer.status, headers=[*answer.headers, *length])
         writer.write(connection.send(head) or b"")

@@ -2,6 +2,8 @@
 
 import asyncio
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,6 +16,23 @@ from duetime_webhooks.posting import RESPONSE_BYTES_MAX, AddressRefused, NoRespo
 
 from tests.webhooks.receiver import Answer, Receiver
 
+# Sends a request to a host whose lookup never ends, and closes.
+_HANGS = """
+import asyncio, socket, threading
+from duetime_webhooks.addresses import NetworkRules
+from duetime_webhooks.posting import NoResponse, Poster
+
+async def main():
+    poster = Poster(NetworkRules(), requests_max=1)
+    try:
+        await poster.post("paid", "https://hangs.example/", [], b"", 0.1)
+    except NoResponse as error:
+        print(error)
+    await poster.close()
+
+socket.getaddrinfo = lambda *_: threading.Event().wait()
+asyncio.run(main())
+"""
 LOOPBACK = NetworkRules(parse_networks("127.0.0.1"))
 
 
@@ -114,6 +133,11 @@ async def test_name_server_that_hangs_delays_only_its_own_host(
             assert lookups.count("hangs.example") == 2
     finally:
         released.set()
+
+
+def test_process_ends_while_a_name_server_hangs() -> None:
+    ended = subprocess.run([sys.executable, "-c", _HANGS], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "no complete response within 0.1 s\n", "")
 
 
 async def test_each_webhook_has_connections_of_its_own_which_end_with_it(receiver: Receiver) -> None:

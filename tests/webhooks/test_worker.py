@@ -1,6 +1,8 @@
 """A worker delivers messages to a real HTTPS receiver, which verifies them with Standard Webhooks' library."""
 
+import asyncio
 import json
+import os
 from collections import defaultdict
 from typing import Any
 
@@ -70,6 +72,39 @@ async def test_gone_receiver_pauses_the_webhook_and_no_message_is_lost(rig: Webh
     assert (resumed.paused, resumed.pause_reason) == (False, "")
     last = (await rig.receiver.until(count + 1))[-1]
     assert (last.path, last.headers["webhook-id"]) == ("/new", receipt.message_id)
+
+
+async def test_receiver_that_is_gone_under_load_loses_nothing_and_costs_each_message_one_attempt(
+    rig: WebhookRig,
+) -> None:
+    await rig.create(backoff="1s", max_attempts=2)
+    count, held = 300, asyncio.Event()
+    # The first sixteen are answered together, when all of them are in flight.
+    rig.receiver.answer = lambda _: Answer(410, after=held)
+    worker = await rig.worker(drain_ms=60_000)
+    sent = [Message("orders", b"x", id=f"m{number}") for number in range(count)]
+    await rig.producer.send_many(sent)
+    await rig.receiver.until(16)
+    held.set()
+    found = await rig.until(lambda one: one.paused)
+    assert found.pause_reason == "the receiver answered 410 Gone"
+    log = await rig.call("ListAuditEvents", audit_pb2.ListAuditEventsRequest(method="PauseWebhook"))
+    # The answers of one moment are one pause.
+    assert len(log.events) == 1
+
+    async def in_flight() -> float | None:
+        return worker.registry.get_sample_value("duetime_webhooks_requests_in_flight")
+
+    assert await until(in_flight, lambda value: value == 0) == 0
+    stopped = len(rig.receiver.requests)
+    # No request began after the first answer.
+    assert stopped == 16
+    rig.receiver.answer = lambda _: OK
+    await rig.call("ResumeWebhook", pb.WebhookRef(name="paid"))
+    await rig.receiver.until(stopped + count)
+    ids = [one.headers["webhook-id"] for one in rig.receiver.requests]
+    assert sorted(ids[stopped:]) == sorted(message.id for message in sent)
+    assert await dead_letters(rig) == []
 
 
 async def test_rotation_signs_with_both_secrets_until_the_old_one_ends(rig: WebhookRig) -> None:
@@ -142,6 +177,46 @@ async def test_slow_receivers_of_one_webhook_delay_no_other_one(rig: WebhookRig)
 
     # The slow one has 3 of 4 turns, as a share of 1 is the other's.
     assert await until(posted, lambda counts: counts[0] >= 3 and counts[1] == 40) == (3, 40)
+
+
+async def test_held_messages_of_a_slow_webhook_are_bounded_and_another_one_receives(rig: WebhookRig) -> None:
+    mebibyte, limit = 1024 * 1024, 16
+    await rig.create()
+    other = pb.Webhook(name="other", topic="others", group="other", url=rig.receiver.url("/other"))
+    await rig.admin.create_topic("others")
+    await rig.call("CreateWebhook", pb.CreateWebhookRequest(webhook=other))
+    await rig.call("UpdateWebhook", pb.UpdateWebhookRequest(name="paid", concurrency=64))
+    released = asyncio.Event()
+    rig.receiver.answer = lambda one: Answer(after=released) if one.path == "/hook" else OK
+    worker = await rig.worker(messages_bytes_max=limit * mebibyte)
+
+    def value(name: str) -> float:
+        return worker.registry.get_sample_value(f"duetime_webhooks_{name}") or 0
+
+    async def waits() -> float:
+        return value("waiting_for_memory")
+
+    for number in range(32):
+        await rig.producer.send("orders", os.urandom(mebibyte), id=f"m{number}")
+    # 64 requests may run at once, and the half of the memory that is not shared is not enough for 32 messages.
+    assert await until(waits, bool) == 1
+    held = value("messages_bytes")
+    assert limit // 2 * mebibyte <= held <= (limit + 2) * mebibyte
+    in_flight = len(rig.receiver.requests)
+    assert in_flight < 20
+    receipt = await rig.producer.send("others", os.urandom(mebibyte))
+    await rig.receiver.until(in_flight + 1)
+    assert rig.receiver.requests[-1].headers["webhook-id"] == receipt.message_id
+    released.set()
+    await rig.receiver.until(33)
+    # The room for the answers of two receives remains.
+    assert await until(waits, lambda count: count == 0) == 0
+
+    async def bytes_held() -> float:
+        return value("messages_bytes")
+
+    room = 2 * limit * mebibyte / (2 * 2) / 2
+    assert await until(bytes_held, lambda held: held <= room) <= room
 
 
 async def test_each_refused_message_comes_again_after_its_retry_after(rig: WebhookRig) -> None:

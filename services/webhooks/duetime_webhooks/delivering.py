@@ -20,6 +20,7 @@ from duetime.client.trust import Tls
 from duetime_core.clock import Clock
 from duetime_core.metadata.webhooks import StoredWebhook
 
+from duetime_webhooks.memory import MessageMemory
 from duetime_webhooks.metrics import WebhookMetrics
 from duetime_webhooks.posting import AddressRefused, DeliveryError, Poster
 from duetime_webhooks.reports import OutcomeReports
@@ -56,6 +57,7 @@ class DeliveryParts:
     """The parts that all webhooks of a worker share."""
 
     poster: Poster
+    memory: MessageMemory
     clock: Clock
     metrics: WebhookMetrics
     reports: OutcomeReports
@@ -98,12 +100,16 @@ class WebhookDelivery:
         name = self.webhook.stored.name
         while not self._stopping.done():
             began_ms = self._parts.clock.monotonic_ms()
+            room = self._parts.memory.room(name)
             try:
                 self._consumer = self._make_consumer()
+                self._consumer.room = room
                 await self._consumer.run_async()
             except DueTimeError as error:
                 log.warning("webhook cannot receive", webhook=name, why=str(error), again_in_ms=pause_ms)
                 self._parts.reports.failed(name, f"cannot receive: {error}")
+            finally:
+                room.close()
             if self._stopping.done():
                 return
             if self._parts.clock.monotonic_ms() - began_ms > PAUSE_MS_MAX:

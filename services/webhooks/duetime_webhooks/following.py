@@ -76,6 +76,7 @@ class WebhookFollower:
         for name in [name for name in self._deliveries if name not in rows]:
             self._end(name)
         await parts.poster.divide(rows.keys())
+        parts.memory.divide(len(rows))
         self._metrics.show_paused({name: stored.paused for name, (stored, _) in rows.items()})
         for name, (stored, report) in rows.items():
             opened = self._opened(stored)

@@ -27,6 +27,16 @@ class WebhookMetrics:
         self.in_flight = Gauge(
             "duetime_webhooks_requests_in_flight", "Requests in progress, or waiting for a turn", registry=registry
         )
+        self.messages_bytes = Gauge(
+            "duetime_webhooks_messages_bytes",
+            "Bytes of held messages, and of room for answers to come; the limit is messages_bytes_max",
+            registry=registry,
+        )
+        self.waiting_for_memory = Gauge(
+            "duetime_webhooks_waiting_for_memory",
+            "Webhooks that receive nothing until held messages are settled",
+            registry=registry,
+        )
         self.paused = Gauge("duetime_webhooks_paused", "Whether the webhook is paused", ["webhook"], registry=registry)
         self._names: set[str] = set()
         self.polls = Counter(

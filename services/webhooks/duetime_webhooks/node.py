@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from duetime_webhooks.delivering import DeliveryParts
 from duetime_webhooks.following import WebhookFollower
+from duetime_webhooks.memory import MessageMemory
 from duetime_webhooks.metrics import WebhookMetrics
 from duetime_webhooks.posting import Poster
 from duetime_webhooks.reports import OutcomeReports
@@ -71,6 +72,7 @@ class WebhookNode:
             raise StartupError(f"cannot read the CAs in {settings.ca_file}: {error.strerror or error}") from error
         parts = DeliveryParts(
             poster=poster,
+            memory=MessageMemory(settings.messages_bytes_max, self._metrics),
             clock=self._clock,
             metrics=self._metrics,
             reports=self._reports,

@@ -9,28 +9,25 @@ import asyncio
 import ipaddress
 import socket
 import ssl
+import threading
 from collections.abc import Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpcore2
-from duetime_core.metadata.webhooks import WEBHOOKS_MAX
 
 from duetime_webhooks.addresses import Address, NetworkRules
 from duetime_webhooks.responses import SHOWN_BYTES, ReceiverResponse
-from duetime_webhooks.turns import FairTurns
+from duetime_webhooks.shares import FairShares
 
 # A response up to this size is read to its end, so that the connection can be used again.
 RESPONSE_BYTES_MAX = 64 * 1024
 IDLE_S = 30.0
 # Addresses of a host that are tried, each for at most its part of the request's time.
 TRIED_MAX = 3
-# Threads for lookups of names, at most one for each host: a name server that does not answer holds its host's thread
-# until the system gives up, and there are no more hosts than webhooks.
-RESOLVERS = WEBHOOKS_MAX
 
 
 class DeliveryError(Exception):
@@ -60,7 +57,7 @@ class Poster:
         if ca_file is not None:
             self._context.load_verify_locations(ca_file)
         self._allow_http = allow_http
-        self._turns = FairTurns(requests_max)
+        self._turns = FairShares(requests_max)
         self._requests_max = self._idle_max = requests_max
         self._backend = _CheckedBackend(rules)
         # Pools of webhooks: a pool looks at each of its connections, with a system call, for each request.
@@ -128,7 +125,6 @@ class Poster:
     async def close(self) -> None:
         """Ends all connections."""
         await asyncio.gather(*(pool.aclose() for pool in self._pools.values()))
-        self._backend.close()
 
 
 class _CheckedBackend(httpcore2.AsyncNetworkBackend):
@@ -137,7 +133,6 @@ class _CheckedBackend(httpcore2.AsyncNetworkBackend):
     def __init__(self, rules: NetworkRules) -> None:
         self._rules = rules
         self._inner = httpcore2.AnyIOBackend()
-        self._resolvers = ThreadPoolExecutor(RESOLVERS, thread_name_prefix="resolver")
         self._lookups: dict[tuple[str, int], asyncio.Future[list[Address]]] = {}
 
     async def connect_tcp(
@@ -163,9 +158,11 @@ class _CheckedBackend(httpcore2.AsyncNetworkBackend):
             pass
         lookup = self._lookups.get((host, port))
         if lookup is None:
-            lookup = asyncio.get_running_loop().run_in_executor(self._resolvers, _addresses_of, host, port)
-            self._lookups[host, port] = lookup
+            lookup = self._lookups[host, port] = asyncio.get_running_loop().create_future()
             lookup.add_done_callback(lambda ended: self._looked_up(host, port, ended))
+            # A thread for each host: a name server that does not answer holds it until the system stops waiting.
+            # The end of the process waits for threads of an executor, and for no daemon.
+            threading.Thread(target=_look_up, args=(host, port, lookup), name=f"resolver-{host}", daemon=True).start()
         try:
             # The end of one request's time does not end the lookup for the others.
             return await asyncio.shield(lookup)
@@ -187,8 +184,16 @@ class _CheckedBackend(httpcore2.AsyncNetworkBackend):
             raise AddressRefused(f"{host} is not a permitted address: {found}; see DUETIME_WEBHOOKS_PERMITTED_NETWORKS")
         return permitted
 
-    def close(self) -> None:
-        self._resolvers.shutdown(wait=False, cancel_futures=True)
+
+def _look_up(host: str, port: int, lookup: "asyncio.Future[list[Address]]") -> None:
+    """Resolves the future with the addresses of a host, or its error."""
+    try:
+        settle = partial(lookup.set_result, _addresses_of(host, port))
+    except (OSError, UnicodeError, ValueError) as error:
+        settle = partial(lookup.set_exception, error)
+    # The event loop has ended if the process ends.
+    with suppress(RuntimeError):
+        lookup.get_loop().call_soon_threadsafe(settle)
 
 
 def _addresses_of(host: str, port: int) -> list[Address]:

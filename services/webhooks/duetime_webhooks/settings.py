@@ -42,6 +42,13 @@ class WebhookSettings(NodeSettings):
     allow_http: bool = Field(False, description="whether URLs may begin with http://, which others can read")
     ca_file: str = Field("", description="CAs (PEM) of receivers that are trusted beside the system's; empty: none")
     requests_max: int = Field(256, ge=1, le=10_000, description="maximum requests at once; others wait for their turn")
+    messages_bytes_max: int = Field(
+        64 * 1024 * 1024,
+        ge=16 * 1024 * 1024,
+        le=1024 * 1024 * 1024 * 1024,
+        description="maximum bytes of held messages; webhooks with more of them wait. Each may hold one message beyond "
+        "it, if that is larger than half of its part",
+    )
     retry_after_ms_max: int = Field(
         3_600_000,
         ge=RETRY_AFTER_MS_MIN,

@@ -21,6 +21,7 @@ from duetime.client.consuming.handling import CANCEL_S, Handler, HandlerRunner, 
 from duetime.client.consuming.leased import LeasedMessage
 from duetime.client.consuming.leases import CALL_TIMEOUT_S, LeaseSubscription, lease_s, lites, named, tag_named
 from duetime.client.consuming.logs import log
+from duetime.client.consuming.room import ReceiveRoom
 from duetime.client.consuming.settling import Stats
 from duetime.client.consuming.wrapping import BadBodies, HandlerCallOptions, Middleware, checked, decoding
 from duetime.client.errors import (
@@ -98,6 +99,8 @@ class Consumer:
         self._subscriptions: dict[str, tuple[LeaseSubscription, int]] = {}
         # The name in a message that chooses among handlers of one tag each; tasks may have it in a property.
         self.name_of: Callable[[LeasedMessage], str] = attrgetter("tags")
+        # The memory for messages, if several consumers of this process share one.
+        self.room: ReceiveRoom | None = None
         self._stats = Stats()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
@@ -325,7 +328,7 @@ class Consumer:
                 handlers = self._topic_handlers(topic)
                 # Leases of lite topics are ordered in every group.
                 in_order = ordered or bool(handlers.subscription.lite_topics)
-                work = HandlerRunner(handlers, connection, self._stats, in_order, self._stopping, self._fail)
+                work = HandlerRunner(handlers, connection, self._stats, in_order, self._stopping, self._fail, self.room)
                 tasks.create_task(work.run(self._drain_s))
 
     def _fail(self, error: BaseException) -> None:

@@ -15,7 +15,7 @@ handlers get time to finish; their outcomes are flushed. Leases are renewed unti
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from itertools import chain
@@ -32,7 +32,8 @@ from duetime.client.consuming.failing import Reject, Retry, decision_of, text_of
 from duetime.client.consuming.leased import LeasedMessage, shard_of
 from duetime.client.consuming.leases import LeaseCalls, LeaseSubscription
 from duetime.client.consuming.logs import current, log, log_about
-from duetime.client.consuming.settling import OutcomeSender, Stats
+from duetime.client.consuming.room import ReceiveRoom
+from duetime.client.consuming.settling import OutcomeSender, Stats, bytes_of
 from duetime.client.errors import Closed, DueTimeError, InvalidArgument, NotFound, PermissionDenied, Unauthenticated
 from duetime.client.fault_log import FaultLog
 from duetime.client.threads import HandlerThreadPool
@@ -92,6 +93,7 @@ class HandlerRunner:
         ordered: bool,
         stopping: asyncio.Event,
         fail: Callable[[BaseException], None],
+        memory: ReceiveRoom | None = None,
     ) -> None:
         self._by_tag, self._rest = topic_handlers.by_tag, topic_handlers.rest
         self._name_of = topic_handlers.name_of
@@ -108,7 +110,8 @@ class HandlerRunner:
         self._stopping = stopping
         # Ends the consumer with an error.
         self._fail = fail
-        self._settler = OutcomeSender(self._leases, stats, self._wake_receiver, fail)
+        self._memory = memory
+        self._settler = OutcomeSender(self._leases, stats, self._settled, fail)
         self._threads = HandlerThreadPool(self._concurrency, f"duetime-{self._topic}")
         # Leased and not settled.
         self._open: set[LeasedMessage] = set()
@@ -176,7 +179,7 @@ class HandlerRunner:
         while not self._stopping.is_set():
             count = await self._wait_for_room()
             try:
-                runs = await self._leases.receive(count, LONG_POLL_MS)
+                runs = await self._receive(count)
             except (InvalidArgument, Unauthenticated, PermissionDenied, Closed) as error:
                 # A retry would always be rejected.
                 self._fail(error)
@@ -193,6 +196,18 @@ class HandlerRunner:
                 self._stats.received += len(run)
             self._waiting.extend(runs if self._ordered else chain.from_iterable(runs))
             self._start()
+
+    async def _receive(self, count: int) -> list[list[LeasedMessage]]:
+        """Messages by runs. Raises: DueTimeError."""
+        if self._memory is None:
+            return await self._leases.receive(count, LONG_POLL_MS)
+        asked_bytes, found_bytes = await self._memory.take(), 0
+        try:
+            runs = await self._leases.receive(count, LONG_POLL_MS, asked_bytes)
+            found_bytes = bytes_of(chain.from_iterable(runs))
+            return runs
+        finally:
+            self._memory.received(asked_bytes, found_bytes)
 
     async def _wait_for_room(self) -> int:
         """Waits until messages may be received; returns the number."""
@@ -213,6 +228,11 @@ class HandlerRunner:
         if length_s >= AHEAD_S:
             self._ahead = min(int(self._begun_count / length_s * AHEAD_S), AHEAD_COUNT_MAX)
             self._begun_count, self._paced_at_s = 0, now_s
+
+    def _settled(self, outcomes: Sequence[Any]) -> None:
+        if self._memory is not None:
+            self._memory.release(bytes_of(outcomes))
+        self._wake_receiver()
 
     def _wake_receiver(self) -> None:
         if len(self._open) <= self._open_max:
@@ -302,11 +322,9 @@ class HandlerRunner:
             if self._is_cancelled():
                 # The handler swallowed its cancellation by a drain: its work may be incomplete.
                 self._cancelled(handler, message)
-            elif message in self._open:
-                self._open.discard(message)
-                if not message.lost:
-                    self._settler.ack(message)
-                    return True
+            elif message in self._open and self._close(message):
+                self._settler.ack(message)
+                return True
         return False
 
     def _is_cancelled(self) -> bool:
@@ -344,7 +362,7 @@ class HandlerRunner:
     def _failed(self, handler: Handler, message: LeasedMessage, error: BaseException) -> None:
         if message not in self._open:
             return
-        self._open.discard(message)
+        is_awaited = self._close(message)
         self._stats.failed += 1
         error = decision_of(error)
         without_own_frames(error)
@@ -353,7 +371,7 @@ class HandlerRunner:
             log_about(logging.INFO, message, "attempt %d: %s", message.attempt, what)
         else:
             log_about(logging.WARNING, message, "attempt %d failed: %s", message.attempt, what, error=error)
-        if not message.lost:
+        if is_awaited:
             self._settler.nack(message, error, handler.policy)
 
     def _cancelled(self, handler: Handler, message: LeasedMessage) -> None:
@@ -370,17 +388,22 @@ class HandlerRunner:
             )
 
     def _drop(self, message: LeasedMessage) -> None:
-        self._open.discard(message)
-        if not message.lost:
+        if self._close(message):
+            self._settled((message,))
             self._stats.lost += 1
             log_about(logging.WARNING, message, "its lease ended before a handler could start; it will be redelivered")
 
     def _give_back(self, messages: Iterable[LeasedMessage], *, begun: bool) -> None:
         for message in messages:
-            if message in self._open:
-                self._open.discard(message)
-                if not message.lost:
-                    self._settler.give_back(message, begun=begun)
+            if message in self._open and self._close(message):
+                self._settler.give_back(message, begun=begun)
+
+    def _close(self, message: LeasedMessage) -> bool:
+        """Ends the work on an open message; returns whether it still has a lease, so that its outcome matters."""
+        self._open.discard(message)
+        if message.lost:
+            self._settled((message,))
+        return not message.lost
 
     # --- renewing -------------------------------------------------------------------------------------------------
 

@@ -59,12 +59,12 @@ class LeaseSubscription:
     max_attempts: int = 0
     lite_topics: tuple[str, ...] = ()
 
-    def request(self, count: int, wait_ms: int) -> consumer_pb2.ReceiveRequest:
+    def request(self, count: int, wait_ms: int, bytes_max: int = RECEIVE_BYTES_MAX) -> consumer_pb2.ReceiveRequest:
         return consumer_pb2.ReceiveRequest(
             group=self.group,
             topic=self.topic,
             max_count=min(count, RECEIVE_COUNT_MAX),
-            max_bytes=RECEIVE_BYTES_MAX,
+            max_bytes=bytes_max,
             invisible_ms=round(self.lease_s * 1000),
             wait_ms=wait_ms,
             tags=self.tags,
@@ -105,8 +105,8 @@ class LeaseCalls:
         # Loop time until which the server has no stream.
         self._streamless_until_s = 0.0
 
-    async def receive(self, count: int, wait_ms: int) -> list[list[LeasedMessage]]:
-        """Messages by runs: each run is of one queue, in order.
+    async def receive(self, count: int, wait_ms: int, bytes_max: int = RECEIVE_BYTES_MAX) -> list[list[LeasedMessage]]:
+        """Messages by runs: each run is of one queue, in order. `bytes_max`: one larger message may come.
 
         Raises:
             DueTimeError: the server rejects the request, or does not answer.
@@ -116,13 +116,13 @@ class LeaseCalls:
         if self._has_stream():
             try:
                 count = min(count, RECEIVE_COUNT_MAX)
-                answer = await self._stream.take(self.subscription, count, RECEIVE_BYTES_MAX, wait_ms, timeout)
+                answer = await self._stream.take(self.subscription, count, bytes_max, wait_ms, timeout)
             except NoStream:
                 self._miss_streams()
             else:
                 ends_at_s = self._ends_at_s()
                 return [taken(run, topic, ends_at_s) for run in answer.runs]
-        request = self.subscription.request(count, wait_ms)
+        request = self.subscription.request(count, wait_ms, bytes_max)
         response: consumer_pb2.ReceiveResponse = await self._connection.call("Receive", request, timeout)
         ends_at_s = self._ends_at_s()
         return [received(run, topic, ends_at_s) for run in response.runs]

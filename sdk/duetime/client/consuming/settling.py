@@ -7,7 +7,7 @@ call is repeated until the leases have ended. A shard that does not answer delay
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from time import time_ns
@@ -63,11 +63,15 @@ class OutcomeSender:
     """Accepts outcomes without waiting and sends them to the server."""
 
     def __init__(
-        self, leases: LeaseCalls, stats: Stats, progress: Callable[[], None], fail: Callable[[BaseException], None]
+        self,
+        leases: LeaseCalls,
+        stats: Stats,
+        progress: Callable[[Sequence[Any]], None],
+        fail: Callable[[BaseException], None],
     ) -> None:
         self._leases = leases
         self._stats = stats
-        # `progress` is called when fewer outcomes are unsent; `fail` with an internal error.
+        # `progress` is called with answered outcomes; `fail` with an internal error.
         self._progress = progress
         self._fail = fail
         self._outboxes: dict[tuple[str, bytes, int], _Outbox] = {}
@@ -198,7 +202,7 @@ class _Outbox:
         kind: str,
         call: Callable[[list[Any], bool], Awaitable[list[Any]]],
         count_max: int,
-        progress: Callable[[], None],
+        progress: Callable[[Sequence[Any]], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         self._kind = kind
@@ -225,7 +229,7 @@ class _Outbox:
             self.sent_count = len(batch)
             await self._settle(batch)
             self.sent_count = 0
-            self._progress()
+            self._progress(batch)
         # No await since the check of `waiting`: the next outcome starts a new task.
         self.task = None
 
@@ -261,6 +265,11 @@ class _Outbox:
                 log.error("%s: %r; to be redelivered: %s", self._kind, error, _names(batch), exc_info=error)
                 return
         fault_log.clear()
+
+
+def bytes_of(outcomes: Iterable[Any]) -> int:
+    """The size of the records of outcomes."""
+    return sum(_message(one).record_bytes for one in outcomes)
 
 
 def _message(item: LeasedMessage | _Failure) -> LeasedMessage:

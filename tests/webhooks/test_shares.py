@@ -1,9 +1,9 @@
-"""Turns of requests: all are used, and no webhook takes the share of another one."""
+"""Shares of a limit: all of it is used, and no webhook takes the share of another one."""
 
 import asyncio
 import random
 
-from duetime_webhooks.turns import FairTurns
+from duetime_webhooks.shares import FairShares
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 class Requests:
     """Requests that end when the test says."""
 
-    def __init__(self, turns: FairTurns) -> None:
+    def __init__(self, turns: FairShares) -> None:
         self._turns = turns
         self.running: list[tuple[str, asyncio.Event]] = []
         self.tasks: list[asyncio.Task[None]] = []
@@ -41,7 +41,7 @@ class Requests:
 
 
 async def test_one_webhook_has_all_turns_and_leaves_the_shares_of_others() -> None:
-    turns = FairTurns(16)
+    turns = FairShares(16)
     requests = Requests(turns)
     requests.start("slow", 40)
     assert await requests.count("slow") == 16
@@ -60,7 +60,7 @@ async def test_one_webhook_has_all_turns_and_leaves_the_shares_of_others() -> No
 
 
 async def test_freed_turns_go_to_webhooks_in_turn() -> None:
-    requests = Requests(FairTurns(2))
+    requests = Requests(FairShares(2))
     requests.start("a", 6)
     assert await requests.count("a") == 2
     requests.start("b", 6)
@@ -77,7 +77,7 @@ async def test_freed_turns_go_to_webhooks_in_turn() -> None:
 
 
 async def _play(seed: int, turns_max: int, names: int) -> None:
-    dice, turns = random.Random(seed), FairTurns(turns_max)
+    dice, turns = random.Random(seed), FairShares(turns_max)
     requests = Requests(turns)
     turns.divide(names)
     share = max(1, turns_max // (2 * names))
@@ -110,3 +110,68 @@ async def _play(seed: int, turns_max: int, names: int) -> None:
 @given(st.integers(0, 10_000), st.integers(1, 24), st.integers(1, 8))
 def test_no_turn_is_lost_and_no_share_is_taken(seed: int, turns_max: int, names: int) -> None:
     asyncio.run(_play(seed, turns_max, names))
+
+
+async def test_large_amounts_wait_for_the_common_part_and_small_ones_do_not() -> None:
+    shares = FairShares(100, may_exceed=True)
+    shares.divide(5)
+    assert shares.share == 10
+    await shares.take("a", 10)
+    # Beyond its share: of 90 that are free, 40 are the others'.
+    await shares.take("a", 50)
+    waiting = asyncio.create_task(shares.take("a", 1))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    # An answer was larger than its room: the limit is exceeded, and the others have their shares nevertheless.
+    shares.change("a", 60)
+    for name in "bcde":
+        await shares.take(name, 10)
+    assert (shares.used, shares.held("a")) == (160, 120)
+    shares.change("a", -59)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    shares.change("a", -2)
+    await waiting
+    assert (shares.used, shares.held("a")) == (100, 60)
+
+
+async def _play_amounts(seed: int, limit: int, names: int) -> None:
+    """Takes, corrects and returns amounts; only corrections exceed the limit."""
+    dice, shares = random.Random(seed), FairShares(limit, may_exceed=True)
+    shares.divide(names)
+    asked = max(1, shares.share // 2)
+    held: dict[str, list[int]] = {f"w{number}": [] for number in range(names)}
+    waiting: dict[str, asyncio.Task[None]] = {}
+    excess = 0
+    for _ in range(80):
+        name = f"w{dice.randrange(names)}"
+        if name in waiting and waiting[name].done():
+            del waiting[name]
+            size = dice.choice([0, asked, asked, 3 * asked])
+            excess = max(excess, size - asked)
+            shares.change(name, size - asked)
+            held[name].append(size)
+        elif name not in waiting:
+            waiting[name] = asyncio.create_task(shares.take(name, asked))
+        elif dice.random() < 0.2:
+            waiting.pop(name).cancel()
+        if held[name] and dice.random() < 0.5:
+            shares.change(name, -held[name].pop())
+        for _ in range(4):
+            await asyncio.sleep(0)
+        taken = {one: sum(held[one]) + (asked if one in waiting and waiting[one].done() else 0) for one in held}
+        assert shares.used == sum(taken.values())
+        assert {one: shares.held(one) for one in held} == taken
+        assert shares.used <= limit + names * excess
+        for one, task in waiting.items():
+            # A webhook with room in its share never waits.
+            assert task.done() or taken[one] + asked > shares.share
+    for task in waiting.values():
+        task.cancel()
+    await asyncio.gather(*waiting.values(), return_exceptions=True)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000), st.integers(8, 400), st.integers(1, 4))
+def test_no_amount_is_lost_and_no_webhook_waits_within_its_share(seed: int, limit: int, names: int) -> None:
+    asyncio.run(_play_amounts(seed, limit, names))
