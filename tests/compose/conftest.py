@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.compose.stack import BUILD_S, NoEngine, Secure, Stack, check_engine
+from tests.compose.webhooks import SETTINGS
 from tests.deploy.composing import SECURE
 from tests.seeds import seed
 
@@ -29,15 +30,15 @@ def images() -> None:
 
 @pytest.fixture(scope="session")
 def stack(images: None) -> Iterator[Stack]:
-    """Up and healthy."""
-    with up(Stack(f"duetime-test-{os.getpid()}")) as made:
+    """Up and healthy, with a worker of webhooks."""
+    with up(Stack(f"duetime-test-{os.getpid()}", SETTINGS)) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def secure(images: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
     """Up and healthy, by the two commands that docs/operations.md has."""
-    with up(Stack(f"duetime-secure-{os.getpid()}", files=SECURE)) as made:
+    with up(Stack(f"duetime-secure-{os.getpid()}", SETTINGS | {"COMPOSE_PROFILES": ""}, files=SECURE)) as made:
         token = made.compose("exec", "-T", "gateway", "duetime", "users", "create", "ops", "--admin").strip()
         ca = tmp_path_factory.mktemp("secure") / "ca.crt"
         made.compose("cp", "gateway:/etc/duetime/tls/ca.crt", str(ca))

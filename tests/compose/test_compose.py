@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from duetime import Message, Producer
 
-from tests.compose.accounts import Accounts
+from tests.compose.accounts import TOPIC, Accounts
 from tests.compose.stack import PROJECT, SERVICES, UP_S, Stack
+from tests.compose.webhooks import receiving
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(600)]
 
@@ -26,11 +27,14 @@ KILLS = 12
 # Distributions of this tree; packages are named as indexes compare them.
 OURS = {"duetime", "duetime-server"}
 BYTES_BEYOND_BASE_MAX = 250 * 1000 * 1000
+WITH_WEBHOOKS = {**SERVICES, "webhooks": 1}
+# Longer than the lease of a killed worker's messages.
+POSTED_WITHIN_S = 120.0
 SOURCES = ["/var/lib/duetime/0/store", "/var/lib/duetime/1/store"]
 
 
 def test_all_is_healthy_and_nothing_may_do_more_than_it_must(stack: Stack) -> None:
-    assert stack.running() == SERVICES
+    assert stack.running() == WITH_WEBHOOKS
     for container in stack.containers():
         told = stack.inspect(container["ID"])
         host = told["HostConfig"]
@@ -51,7 +55,7 @@ def test_all_is_healthy_and_nothing_may_do_more_than_it_must(stack: Stack) -> No
 def test_images_have_the_lock_files_versions_and_little_else(stack: Stack) -> None:
     locked = dict(_pair(line) for line in locks())
     base = size("python:3.11-slim-bookworm")
-    for name in ("store", "gateway", "scheduler", "retry", "console", "spark"):
+    for name in ("store", "gateway", "scheduler", "retry", "webhooks", "console", "spark"):
         image = f"duetime/{name}:test"
         assert name == "spark" or size(image) - base < BYTES_BEYOND_BASE_MAX, f"{image}: {size(image) - base} bytes"
         for package, version in packages(image).items():
@@ -70,17 +74,23 @@ def test_no_registry_is_asked_for_an_image_that_is_not_built(images: None) -> No
 
 async def test_kills_scaling_and_an_upgrade_lose_and_double_nothing(stack: Stack, dice: random.Random) -> None:
     accounts = Accounts(stack.address, dice, MESSAGES, PAUSE_S, KEPT_BACK)
-    async with asyncio.TaskGroup() as group:
-        running = group.create_task(accounts.run(deadline_s=420.0))
-        await asyncio.to_thread(kill_at_random, stack, dice)
-        await asyncio.to_thread(scale, stack)
-        await asyncio.to_thread(upgrade, stack)
-        accounts.calm.set()
-        await running
-    accounts.check()
+    with receiving(stack) as receiver:
+        hook = ("webhooks", "create", "copies", "--topic", TOPIC, "--group", "copies", "--url", receiver.url)
+        client(stack, "topics", "create", TOPIC)
+        client(stack, *hook)
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(accounts.run(deadline_s=420.0))
+            await asyncio.to_thread(kill_at_random, stack, dice)
+            await asyncio.to_thread(scale, stack)
+            await asyncio.to_thread(upgrade, stack)
+            accounts.calm.set()
+            await running
+        accounts.check()
+        posted = await asyncio.to_thread(receiver.until, accounts.acknowledged, POSTED_WITHIN_S)
     late = sorted(accounts.late_ms)
     print(f"{len(late)} messages, late p50 {late[len(late) // 2]} ms, max {late[-1]} ms")
-    assert stack.running() == SERVICES
+    print(f"{len(posted)} messages posted by {posted.total()} requests")
+    assert stack.running() == WITH_WEBHOOKS
 
 
 def test_spark_counts_the_backlog_and_proves_every_end(stack: Stack) -> None:
@@ -95,16 +105,31 @@ def test_spark_counts_the_backlog_and_proves_every_end(stack: Stack) -> None:
     assert audit["is_proven"]
 
 
+def test_message_is_posted_to_a_container_at_its_time(stack: Stack) -> None:
+    with receiving(stack) as receiver, Producer(stack.address) as producer:
+        client(stack, "topics", "create", "hooks")
+        made = ("webhooks", "create", "hook", "--topic", "hooks", "--group", "hook", "--url", receiver.url, "--json")
+        assert json.loads(client(stack, *made))["secret"].startswith("whsec_")
+        assert json.loads(client(stack, "webhooks", "test", "hook", "--json"))["status"] == 204
+        began = time.monotonic()
+        receipt = producer.send("hooks", {"order": 42}, delay="1s")
+        assert receiver.until({receipt.message_id}, POSTED_WITHIN_S)[receipt.message_id] == 1
+        assert time.monotonic() - began >= 1
+
+
 def test_client_in_a_container_shows_the_demonstration(stack: Stack) -> None:
     lines = [json.loads(line) for line in client(stack, "demo", "--json").splitlines()]
     assert Counter(line["demo"] for line in lines) == {"sent": 6, "arrived": 6}
 
 
 def kill_at_random(stack: Stack, dice: random.Random) -> None:
-    """Kills half by the engine, for `up` to restart; half from outside, for the engine to restart."""
+    """Kills half by the engine, for `up` to restart; half from outside, for the engine to restart. One of the killed is
+    the worker of webhooks."""
     killed: Counter[str] = Counter()
     for turn in range(KILLS):
-        container = dice.choice([one for one in stack.containers() if one["State"] == "running"])
+        running = [one for one in stack.containers() if one["State"] == "running"]
+        workers = [one for one in running if one["Service"] == "webhooks"]
+        container = dice.choice(workers if workers and turn == KILLS // 2 else running)
         killed[container["Service"]] += 1
         if turn % 2 or not kill_process(stack, container["ID"]):
             stack.compose("kill", container["Service"])

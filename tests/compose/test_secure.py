@@ -10,6 +10,7 @@ import pytest
 from duetime import Message, Producer, Puller, Unauthenticated, Unavailable
 
 from tests.compose.stack import PROJECT, SERVICES, Secure
+from tests.compose.webhooks import receiving
 from tests.deploy.composing import SECURE, mounts_of, services_of
 from tests.deploy.shown import serial_of
 
@@ -123,6 +124,28 @@ def test_an_inner_port_takes_calls_by_the_certificate_that_is_shown(
     secure: Secure, service: str, method: str, shown: str, status: str
 ) -> None:
     assert inside(secure, service, CALL, method, shown).strip() in status.split()
+
+
+def test_worker_posts_messages_as_a_user_with_rights_on_their_topic(secure: Secure) -> None:
+    stack = secure.stack
+
+    def client(*words: str) -> str:
+        return stack.compose(
+            *("run", "--rm", "--no-deps", "-T", "demo", *words), variables={"DUETIME_TOKEN": secure.token}
+        )
+
+    client("topics", "create", "hooks")
+    token = client("users", "create", "hooks").strip()
+    client("grants", "add", "hooks", "receive", "hooks", "--group", "hook")
+    with receiving(stack) as receiver:
+        client("webhooks", "create", "hook", "--topic", "hooks", "--group", "hook", "--url", receiver.url)
+        started = {"COMPOSE_PROFILES": "webhooks", "DUETIME_WEBHOOKS_TOKEN": token}
+        try:
+            stack.compose("up", "--detach", "--wait", "--no-deps", "webhooks", variables=started)
+            sent = send(secure, "hooks", delay="1s", count=20)
+            assert receiver.until(set(sent), TIMEOUT_S).total() == len(sent)
+        finally:
+            stack.compose("rm", "--stop", "--force", "webhooks", variables=started)
 
 
 def test_spark_reads_the_gateway_by_its_certificate(secure: Secure) -> None:
