@@ -25,7 +25,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packages.test_wheels import build
+from tests.packages.building import build
 
 PROJECT = Path(__file__).resolve().parents[2]
 TUTORIAL = PROJECT / "docs" / "tutorial.md"

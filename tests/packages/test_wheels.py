@@ -1,9 +1,6 @@
 """Both distributions as people install them: built, in environments of their own, without the tree."""
 
-import os
 import subprocess
-import sys
-import venv
 import zipfile
 from pathlib import Path
 
@@ -11,8 +8,8 @@ import pytest
 from duetime_core.testing import LocalCluster
 
 from tests.cli.cluster import Up
+from tests.packages.building import PROJECT, environment_with
 
-PROJECT = Path(__file__).resolve().parents[2]
 # Building compiles; installing asks the package index.
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(900)]
 
@@ -31,41 +28,6 @@ with Puller(sys.argv[1], "orders", start="earliest") as puller:
 """
 # Oldest and newest requirements of the client; an empty text: the newest available.
 RUNTIMES = {"oldest": ("==1.70.0", "==5.26.1"), "newest": ("", "")}
-
-
-def build(place: Path, folder: Path, **environment: str) -> Path:
-    """The wheel of a distribution."""
-    command = [sys.executable, "-m", "build", "--wheel", "--outdir", folder, place]
-    pinned = {"PIP_CONSTRAINT": str(PROJECT / "constraints.txt")}
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | pinned | environment, check=False)
-    assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-2_000:]
-    (wheel,) = folder.glob("*.whl")
-    return wheel
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """For any platform."""
-    return build(PROJECT / "sdk", tmp_path_factory.mktemp("client"), DUETIME_PURE="1")
-
-
-@pytest.fixture(scope="module")
-def compiled_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(PROJECT / "sdk", tmp_path_factory.mktemp("compiled"))
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(PROJECT, tmp_path_factory.mktemp("server"))
-
-
-def environment_with(folder: Path, *requirements: str | Path) -> Path:
-    """The Python of a new environment with these."""
-    venv.create(folder, with_pip=True)
-    python = folder / "bin" / "python"
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, *requirements], check=True)
-    return python
 
 
 def run(python: Path, program: str, *arguments: str) -> list[str]:
