@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from duetime.v1 import export_pb2, pending_pb2, schedules_pb2, store_pb2
+from duetime_core.cron import zones_version
 from duetime_core.errors import DiskFull
 from duetime_core.testing import FakeClock
 from duetime_store.files import configs
@@ -28,6 +29,8 @@ _HOURS = {OLD: 2, LESS: 1, MORE: 3}
 DAY_MS = 24 * HOUR_MS
 # Midnight UTC.
 BEGIN_MS = 1_700_006_400_000
+# Midnight UTC of June 1st, 2023.
+SUMMER_MS = 1_685_577_600_000
 
 
 @asynccontextmanager
@@ -48,6 +51,13 @@ async def shard_of(tmp_path: Path, version: str, now_ms: int = BEGIN_MS) -> Asyn
         async with asyncio.timeout(60):
             await shard.node.parts.occurrence_mover.done.wait()
         yield shard
+
+
+def at_summer(tmp_path: Path) -> Shard:
+    """A shard with the zones of this process."""
+    shard = Shard(tmp_path / "store")
+    shard.clock = FakeClock(now_ms=SUMMER_MS)
+    return shard
 
 
 def cron(expression: str, zone: str = ZONE) -> dict[str, object]:
@@ -91,6 +101,24 @@ async def test_a_pending_occurrence_moves_with_its_zone(tmp_path: Path, version:
         assert (await planned(shard)).count(right_ms) == 1
         following = await look(shard)
         assert (following.next_at_ms, following.moved_from_ms) == ([right_ms + DAY_MS], 0)
+
+
+@pytest.mark.parametrize(("zone", "before", "after"), [("America/Mexico_City", 11, 12), ("Africa/Cairo", 4, 3)])
+async def test_real_releases_move_a_real_zone(tmp_path: Path, zone: str, before: int, after: int) -> None:
+    """Mexico abolished daylight saving time in 2022f, and Egypt reinstated it in 2023a. The older files are those of
+    IANA's release 2022e, which is in the public domain."""
+    old = {zone: (Path(__file__).parent / "tzdata_2022e" / zone).read_bytes()}
+    with release(tmp_path, "2022e", old):
+        async with at_summer(tmp_path) as shard:
+            made = (await put(shard, **cron("0 6 * * *", zone))).schedule
+            assert made.next_at_ms == [SUMMER_MS + before * HOUR_MS]
+    # The installed package.
+    async with at_summer(tmp_path) as shard:
+        async with asyncio.timeout(60):
+            await shard.node.parts.occurrence_mover.done.wait()
+        moved = await look(shard)
+        assert (moved.next_at_ms, moved.moved_from_ms) == ([SUMMER_MS + after * HOUR_MS], made.next_at_ms[0])
+        assert configs.load(tmp_path / "store" / "config", configs.ZONES).value["version"] == zones_version()
 
 
 async def test_the_next_start_moves_nothing(tmp_path: Path) -> None:
