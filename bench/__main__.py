@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bench import any_time, contest, history, lone, measure, report, rocketmq, schedules
+from bench import any_time, contest, history, lone, measure, report, rocketmq, schedules, webhooks
 from bench.echo import echo_server
 from bench.figures import ONE_PROCESS, STOLEN_SHARE_MAX
 from bench.machine import Meanwhile, core_count, machine
@@ -115,6 +115,9 @@ def run(plan: contest.Plan, root: Path, names: list[str], extras: Extras, progre
         progress.print("RocketMQ's calls")
         result["rocketmq"] = rocketmq.compare(sync, rocketmq.TURNS * plan.rounds, plan.seconds, plan.lateness_seconds)
         result |= {"cpu_us": rounds.cpu_us, "faults": rounds.faults, "memory": measure.memory(sync.cluster)}
+        if plan.webhooks:
+            progress.print(f"{plan.webhooks:,} messages to webhooks")
+            result["webhooks"] = webhooks.measured(root / "webhooks", plan.webhooks)
         if extras.burst:
             progress.print(f"{extras.burst:,} due at once on another lane")
             result["beside_burst"] = measure.beside_burst(sync, extras.burst, plan.lateness_seconds)

@@ -52,6 +52,8 @@ class Plan:
     handled_count: int = 100_000
     # Schedules due in a minute; 0: none are measured.
     schedules: int = 100_000
+    # Messages posted by webhooks, for each rate; 0: none are measured.
+    webhooks: int = 20_000
     # Queues of each topic. A reader has one long poll for all queues of a shard.
     queues: int = 1
     # Whether to fill memory before each measurement (memory.py), which takes up to a minute the first time.
@@ -60,7 +62,9 @@ class Plan:
 
 # 30,000 messages at the lower rate: 30 of them are later than p99.9.
 PLAN = Plan(rounds=3, seconds=2.0, sustained_seconds=3.0, lateness_seconds=30.0)
-QUICK = Plan(rounds=1, seconds=1.0, sustained_seconds=1.0, lateness_seconds=2.0, schedules=0, fills_memory=False)
+QUICK = Plan(
+    rounds=1, seconds=1.0, sustained_seconds=1.0, lateness_seconds=2.0, schedules=0, webhooks=0, fills_memory=False
+)
 
 
 class WrongError(Exception):

@@ -16,6 +16,7 @@ from bench.lone_tables import lone_tables
 from bench.model import modelled
 from bench.rocketmq_tables import rocketmq_tables
 from bench.tables import Table, losses, remarks, tables
+from bench.webhook_tables import webhook_tables
 
 LAST = Path(__file__).with_name("last.json")
 DOCUMENT = Path(__file__).parents[1] / "docs" / "benchmarks.md"
@@ -41,6 +42,7 @@ def _all(result: dict[str, Any]) -> list[Table]:
         *lone_tables(result.get("lone", {})),
         *any_time_tables(result.get("any_time", {})),
         *rocketmq_tables(result.get("rocketmq", {})),
+        *webhook_tables(result.get("webhooks", {})),
     ]
     return [*found, *([model] if model.rows else [])]
 
@@ -52,10 +54,20 @@ def show_any_time(found: dict[str, Any], console: Console) -> None:
 
 def keep_any_time(found: dict[str, Any]) -> None:
     """Adds results of `bench.any_time` to the last run, and prints them."""
-    last = json.loads(LAST.read_text()) if LAST.exists() else {}
-    last["any_time"] = last.get("any_time", {}) | found
-    LAST.write_text(json.dumps(last, indent=2) + "\n")
+    _keep("any_time", found)
     show_any_time(found, Console(width=None if sys.stdout.isatty() else 130))
+
+
+def keep_webhooks(found: dict[str, Any]) -> None:
+    """Adds results of `bench.webhooks` to the last run, and prints them."""
+    _keep("webhooks", found)
+    draw_tables(webhook_tables(found), Console(width=None if sys.stdout.isatty() else 130))
+
+
+def _keep(part: str, found: dict[str, Any]) -> None:
+    last = json.loads(LAST.read_text()) if LAST.exists() else {}
+    last[part] = last.get(part, {}) | found
+    LAST.write_text(json.dumps(last, indent=2) + "\n")
 
 
 def draw_tables(found: list[Table], console: Console) -> None:

@@ -1,12 +1,14 @@
-"""Webhooks: posted messages per second of one worker, lateness of requests, and memory with the most webhooks.
+"""Webhooks: posted messages per second of one worker, lateness of requests, and its memory.
 
 `python -m bench.webhooks [--count N]` measures a cluster of its own, whose worker posts to a process of this module
-over plain HTTP: connections are kept, so that TLS would add to their start and to the bytes alone.
+over plain HTTP: connections are kept, so that TLS would add to their start and to the bytes alone. It adds the results
+to the last run's.
 """
 
 import argparse
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -22,11 +24,14 @@ from typing import Any
 from duetime import Admin, Producer, Webhooks
 from duetime_core.metadata.webhooks import WEBHOOKS_MAX
 
+from bench import report
 from bench.processes import WEBHOOKS, Processes, cpu_s, memory_mb, wait_until
 
 COUNT, FEW, MANY = 20_000, 1, 16
 RATE, SECONDS, DELAY_S = 100, 20, 3
 BODY_BYTES = 128
+# Messages of each webhook for a receiver that hangs.
+LARGE_BYTES, LARGE_COUNT = 1024 * 1024, 16
 SETTLE_S, DEADLINE_S = 15.0, 600.0
 ENVIRONMENT = {
     "DUETIME_UP_WEBHOOKS": "1",
@@ -34,6 +39,8 @@ ENVIRONMENT = {
     "DUETIME_WEBHOOKS_PERMITTED_NETWORKS": "127.0.0.1",
     "DUETIME_WEBHOOKS_ALLOW_HTTP": "1",
 }
+# The path of requests that are answered once the receiver is reset.
+_HANGS = "/hangs"
 _ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 
 
@@ -46,12 +53,13 @@ class Receipts:
     def reset(self) -> None:
         self.count, self.first_s, self.last_s = 0, 0.0, 0.0
         self.late_ms: list[float] = []
+        self.ended = asyncio.Event()
 
     def take(self, body: bytes) -> None:
         now_s = time.time()
         self.first_s = self.first_s or now_s
         self.last_s, self.count = now_s, self.count + 1
-        if due := json.loads(body).get("due_ms"):
+        if len(body) < LARGE_BYTES and (due := json.loads(body).get("due_ms")):
             self.late_ms.append(now_s * 1_000 - due)
 
     def shown(self) -> bytes:
@@ -71,7 +79,10 @@ async def _serve(receipts: Receipts) -> None:
                 answer = _ANSWER
                 if head.startswith(b"POST"):
                     receipts.take(body)
+                    if _HANGS.encode() in head.split(b"\r\n")[0]:
+                        await receipts.ended.wait()
                 elif head.startswith(b"DELETE"):
+                    receipts.ended.set()
                     receipts.reset()
                 else:
                     shown = receipts.shown()
@@ -117,9 +128,15 @@ def receiving() -> Iterator[RemoteReceiver]:
             process.terminate()
 
 
-def measured(cluster: Processes, receiver: RemoteReceiver, count: int) -> dict[str, Any]:
+def measured(root: Path, count: int) -> dict[str, Any]:
+    """The figures of a cluster below `root`, each rate with `count` messages."""
+    with Processes(root, ENVIRONMENT) as cluster, receiving() as receiver:
+        return _measured(cluster, receiver, count)
+
+
+def _measured(cluster: Processes, receiver: RemoteReceiver, count: int) -> dict[str, Any]:
     """Rates with few and many webhooks, lateness, and memory; each webhook has a topic and a group of its own."""
-    found: dict[str, Any] = {"count": count}
+    found: dict[str, Any] = {"count": count, "rate": RATE, "many_count": MANY, "most_count": WEBHOOKS_MAX}
     with Admin(cluster.address) as admin, Webhooks(cluster.address) as webhooks:
         _create(admin, webhooks, receiver, range(FEW))
         found["memory_few_mb"] = memory_mb(cluster.pids()[WEBHOOKS])[0]
@@ -133,6 +150,8 @@ def measured(cluster: Processes, receiver: RemoteReceiver, count: int) -> dict[s
         before_s, began_s = cpu_s(pid), time.monotonic()
         threading.Event().wait(SETTLE_S)
         found["idle_cores"] = (cpu_s(pid) - before_s) / (time.monotonic() - began_s)
+        # Last: an allocator keeps memory.
+        found["full"] = _memory_full(cluster, webhooks, receiver)
     return found
 
 
@@ -164,6 +183,29 @@ def _rate(
     return {"per_s": found["count"] / found["seconds"], "cores": (cpu_s(pid) - before_s) / found["seconds"]}
 
 
+def _memory_full(cluster: Processes, webhooks: Webhooks, receiver: RemoteReceiver) -> dict[str, float]:
+    """The largest memory of the worker while a receiver answers none of many large messages."""
+    for number in range(MANY):
+        webhooks.update(f"hook-{number}", url=receiver.url + _HANGS, timeout="60s")
+    # A worker applies a change within two seconds.
+    threading.Event().wait(3)
+    receiver.reset()
+    with Producer(cluster.address) as producer:
+        for _ in range(LARGE_COUNT):
+            for number in range(MANY):
+                producer.send(f"topic-{number}", os.urandom(LARGE_BYTES))
+    pid, largest = cluster.pids()[WEBHOOKS], 0.0
+    end_s = time.monotonic() + SETTLE_S
+    while time.monotonic() < end_s:
+        largest = max(largest, memory_mb(pid)[0])
+        threading.Event().wait(0.1)
+    for number in range(MANY):
+        webhooks.update(f"hook-{number}", url=receiver.url)
+    receiver.reset()
+    receiver.until(1)
+    return {"memory_mb": largest, "stored_mb": MANY * LARGE_COUNT * LARGE_BYTES / 1e6}
+
+
 def _lateness(cluster: Processes, receiver: RemoteReceiver) -> dict[str, float]:
     """From the due time to the arrival of the request, at a constant rate."""
     receiver.reset()
@@ -186,12 +228,8 @@ def main() -> int:
     if arguments.receive:
         asyncio.run(_serve(Receipts()))
         return 0
-    with (
-        tempfile.TemporaryDirectory(prefix="duetime-bench-", dir=arguments.directory) as root,
-        Processes(Path(root), ENVIRONMENT) as cluster,
-        receiving() as receiver,
-    ):
-        print(json.dumps(measured(cluster, receiver, arguments.count), indent=2))
+    with tempfile.TemporaryDirectory(prefix="duetime-bench-", dir=arguments.directory) as root:
+        report.keep_webhooks(measured(Path(root), arguments.count))
     return 0
 
 

@@ -15,6 +15,7 @@ from bench.model import modelled
 from bench.report import BEGIN, END, into, markdown
 from bench.schedules import late_by_turns
 from bench.tables import losses, remarks, tables
+from bench.webhook_tables import webhook_tables
 
 
 def a_round(stolen: float = 0.0, **figures: dict[str, float]) -> dict[str, Any]:
@@ -183,6 +184,19 @@ def test_lateness_beside_an_instant_is_judged_by_the_usual() -> None:
     found = {"count": 5, "usual": late, "beside": late | {"p99": 20.1}, "restored_per_s": 9.0}
     (table,) = any_time_tables({"instant": found})
     assert [row[-1] for row in table.rows] == ["", "<= 2 times MISSED", "", ""]
+
+
+def test_webhooks_are_in_the_document_if_they_were_measured() -> None:
+    rate = {"per_s": 1_600.4, "cores": 0.7}
+    found = {"rate": 100, "many_count": 16, "most_count": 256, "few": rate, "many": rate, "idle_cores": 0.0131}
+    found |= {"memory_few_mb": 96.0, "memory_max_mb": 132.0, "late_ms": {"p50": 14.2, "p99": 95.0}}
+    result = a_result(a_round(duetime={"burst": 3.0})) | {
+        "webhooks": found | {"full": {"memory_mb": 267.0, "stored_mb": 268.4}}
+    }
+    text = markdown(result)
+    assert "| posted/s by 1 webhook | 1,600 | 0.70 |" in text
+    assert "| at most, in MB, 16 webhooks, whose receiver hangs with 268 MB of messages stored | 267 |  |" in text
+    assert webhook_tables({}) == []
 
 
 def test_one_process_is_compared_and_judged_apart() -> None:
