@@ -14,10 +14,16 @@ in_use: list[str] = []
 
 
 def twin(name: str) -> ModuleType | None:
-    """The compiled module of this full name; None: it was not built, or DUETIME_COMPILED=0."""
+    """The compiled module of this full name; None: it or one that it uses was not built, or DUETIME_COMPILED=0."""
     if not ENABLED or find_spec(name) is None:
         return None
-    module = import_module(name)
+    try:
+        module = import_module(name)
+    except ModuleNotFoundError as error:
+        # A compiled server beside the client's wheel for any platform, which has no twins.
+        if not str(error.name).startswith("duetime_format._"):
+            raise
+        return None
     if name not in in_use:
         in_use.append(name)
     return module

@@ -71,9 +71,12 @@ def test_client_works_beside_old_and_new_runtimes(client: Path, tmp_path: Path, 
         assert run(python, READ, cluster.address) == ["['a', 'b', 'cancel 42']"]
 
 
-def test_cluster_runs_from_its_wheel(server: Path, compiled_client: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["compiled_client", "client"])
+def test_cluster_runs_from_its_wheel(server: Path, kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """A platform without the client's compiled wheel may compile the server: pip prefers a wheel for any platform."""
+    client = request.getfixturevalue(kind)
     python = environment_with(
-        tmp_path / "venv", "-c", PROJECT / "constraints.txt", server, f"duetime[cli,unpack] @ file://{compiled_client}"
+        tmp_path / "venv", "-c", PROJECT / "constraints.txt", server, f"duetime[cli,unpack] @ file://{client}"
     )
     places = "import duetime, duetime_core, duetime_format, duetime_store as s; print(duetime.__file__, s.__file__)"
     (told,) = run(python, places)
