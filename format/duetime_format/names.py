@@ -16,6 +16,8 @@ CHECKS_TOPIC = "DT_CHECKS"
 PLANS_TOPIC = "DT_PLANS"
 # Deletions of topics (deletions.py): one queue on each shard.
 DELETED_TOPIC = "DT_DELETED"
+# Offsets that groups commit (changes.py): one queue on each shard.
+STATE_TOPIC = "DT_STATE"
 # Ends of the entries of a log with copies (marks.py): one queue on each shard.
 RAFT_TOPIC = "DT_RAFT"
 RETRY_PREFIX = "%RETRY%"
@@ -45,6 +47,7 @@ SYSTEM_TOPICS = frozenset(
         CHECKS_TOPIC,
         PLANS_TOPIC,
         DELETED_TOPIC,
+        STATE_TOPIC,
         RAFT_TOPIC,
         HALF_TOPIC,
         OP_TOPIC,
@@ -65,7 +68,7 @@ SYSTEM_PREFIXES = (RETRY_PREFIX, DLQ_PREFIX, "rmq_sys_", "DT_")
 CLOSED_TOPICS = frozenset(
     {
         *(HALF_TOPIC, OP_TOPIC, ROCKSDB_HALF_TOPIC, ROCKSDB_OP_TOPIC),
-        *(GROUPS_TOPIC, CHECKS_TOPIC, PLANS_TOPIC, DELETED_TOPIC, RAFT_TOPIC),
+        *(GROUPS_TOPIC, CHECKS_TOPIC, PLANS_TOPIC, DELETED_TOPIC, STATE_TOPIC, RAFT_TOPIC),
     }
 )
 

@@ -142,6 +142,14 @@ def groups(value: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
 GROUP_TABLE = "subscriptionGroupTable"
 
 
+def numbered(offsets: Any) -> Any:
+    """The table with queues and offsets as numbers; any other value is kept as it is, and not used."""
+    try:
+        return {int(queue): int(offset) for queue, offset in offsets.items()}
+    except (AttributeError, TypeError, ValueError):
+        return offsets
+
+
 def table_of(value: Mapping[str, Any] | None, name: str) -> dict[str, Any]:
     table = (value or {}).get(name)
     return table if isinstance(table, dict) else {}

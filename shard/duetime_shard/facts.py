@@ -6,6 +6,7 @@ of rmq_sys_wheel_timer, names an entry              replaced: the record is pend
 of DT_CANCELLED                                     cancelled: the entries of its rows
 of DT_PLANS                                         planned: places promised to entries
 of DT_DELETED                                       deleted: the queues of a topic restart after it
+of DT_STATE                                         changed: offsets of groups
 an op record, given up, or with a commit's flag     decided: the end of a half message
 
 A copy is a record that retention has appended again, with its own queue offset and store time: the time is older than
@@ -17,7 +18,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
-from duetime_format import deletions, ends, halves, layout, plans
+from duetime_format import changes, deletions, ends, halves, layout, plans
+from duetime_format.changes import StateChange
 from duetime_format.columns import Ints, Key, RecordRun
 from duetime_format.deletions import Deletion
 from duetime_format.errors import DamagedBytes
@@ -29,6 +31,7 @@ from duetime_format.names import (
     GIVEN_UP_TOPIC,
     OP_TOPIC,
     PLANS_TOPIC,
+    STATE_TOPIC,
     TIMER_TOPIC,
     is_name,
 )
@@ -38,7 +41,9 @@ from duetime_format.units import Mask
 
 T = TypeVar("T")
 
-_CANCELLED, _PLANS, _DELETED = ((topic.encode(), 0) for topic in (CANCELLED_TOPIC, PLANS_TOPIC, DELETED_TOPIC))
+_CANCELLED, _PLANS, _DELETED, _STATE = (
+    (topic.encode(), 0) for topic in (CANCELLED_TOPIC, PLANS_TOPIC, DELETED_TOPIC, STATE_TOPIC)
+)
 _TIMERS, _DECIDING = (TIMER_TOPIC.encode(),), (OP_TOPIC.encode(), GIVEN_UP_TOPIC.encode())
 # Placeholder for an offset.
 NOWHERE = -1
@@ -64,6 +69,8 @@ class Facts:
     # Plans and the store times of their records.
     planned: list[tuple[int, Plan]] = field(default_factory=list)
     deleted: list[Deletion] = field(default_factory=list)
+    # Positions of records, and their changes of state.
+    changed: list[tuple[int, list[StateChange]]] = field(default_factory=list)
     # Position and description of each unreadable record.
     damage: list[tuple[int, str]] = field(default_factory=list)
     # The same of plans, which are no damage: no message needs one, but for its place after a power cut.
@@ -80,6 +87,7 @@ def facts_of(run: RecordRun, before_ms: int = 0) -> Facts:
     facts.cancelled = np.concatenate([NO_ROWS, *_read(run, _CANCELLED, _cancelled, facts.damage)], axis=1)
     facts.planned = list(_read(run, _PLANS, _planned, facts.unread_plans))
     facts.deleted = list(_read(run, _DELETED, _deleted, facts.damage))
+    facts.changed = list(_read(run, _STATE, _changed, facts.damage))
     return facts
 
 
@@ -174,3 +182,7 @@ def _planned(found: Record) -> tuple[int, Plan]:
 
 def _deleted(found: Record) -> Deletion:
     return deletions.decode(found.body, found.position)
+
+
+def _changed(found: Record) -> tuple[int, list[StateChange]]:
+    return found.position, changes.decode(found.body)

@@ -7,6 +7,7 @@ dispatched fewer than it had written, and a running store writes more meanwhile.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +21,13 @@ from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.record import Record
 from duetime_format.units import UNIT_TYPE, Mask
 
-from duetime_shard import checkpoint, configs
+from duetime_shard import checkpoint, configs, kept
 from duetime_shard.batches import scan_whole
 from duetime_shard.disk import IS_FOLDER, LocalFiles, ShardFiles
 from duetime_shard.facts import MOVED_TOPICS, facts_of
 from duetime_shard.files import LogFiles, QueueFiles
 from duetime_shard.history import LevelHistory
+from duetime_shard.kept import KeptTable
 from duetime_shard.laneends import LaneEndReader
 from duetime_shard.lanes import LevelProgress
 from duetime_shard.levels import TagsCodes
@@ -57,7 +59,7 @@ class UnqueuedRecord:
     flags: int
 
 
-@dataclass(slots=True)
+@dataclass
 class DirectoryState:
     """See the module. `end` is the position after the last intact record."""
 
@@ -82,6 +84,11 @@ class DirectoryState:
     places: dict[int, LanePlace] = field(default_factory=dict)
     # Ends of lane entries, from records of the log.
     ends: LaneEndReader = field(default_factory=LaneEndReader)
+
+    @cached_property
+    def offsets(self) -> KeptTable:
+        """Offsets of groups, with the changes in the log so far."""
+        return kept.load(self.files)
 
     @property
     def min_position(self) -> int:
@@ -223,6 +230,9 @@ class StateReader:
         state.stored_at_ms = max(state.stored_at_ms, int(run.stored_at_ms.max()))
         for deletion in facts.deleted:
             self._delete(deletion)
+        for position, changes in facts.changed:
+            for change in changes:
+                state.offsets.replay(position, change)
         names = [(topic.decode(), queue) for topic, queue in run.keys]
         self._see_kept(run, names)
         known = np.array([state.queues[key].files.max_offset if key in state.queues else -1 for key in names])

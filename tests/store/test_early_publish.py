@@ -7,7 +7,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from duetime.v1 import consumer_pb2, export_pb2, pending_pb2, schedules_pb2, store_pb2, transactions_pb2
+from duetime.v1 import consumer_pb2, export_pb2, gateway_pb2, pending_pb2, schedules_pb2, store_pb2, transactions_pb2
 from duetime_format.names import dlq_topic
 from duetime_store.writing.promises import PROMISE_BY_MS
 
@@ -245,6 +245,21 @@ async def test_offsets_of_groups_in_the_file_for_brokers(shard: Committing) -> N
     await writing
     assert await shard.committed(shard.checkpoint())
     assert committed_offset(shard) == 2
+
+
+async def test_offsets_that_groups_commit(shard: Committing) -> None:
+    await shard.committed(shard.put(sent("A"), sent("B")))
+    queues = [gateway_pb2.QueuePosition(shard_queue=0, offset=2)]
+    request = gateway_pb2.CommitOffsetsRequest(group="audit", topic=TOPIC, queues=queues)
+    committing = await shard.held(shard.stub.CommitOffsets(request, timeout=DEADLINE_S))
+    asked = gateway_pb2.GetOffsetsRequest(group="audit", topic=TOPIC)
+    assert not (await shard.stub.GetOffsets(asked, timeout=DEADLINE_S)).queues
+    assert await shard.checkpoint()
+    assert not (shard.settings.data_dir / "config" / "consumerOffset.json").exists()
+    shard.committer.commit()
+    await committing
+    (found,) = (await shard.stub.GetOffsets(asked, timeout=DEADLINE_S)).queues
+    assert found.offset == 2
 
 
 def committed_offset(shard: Committing) -> int:

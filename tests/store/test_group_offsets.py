@@ -1,4 +1,4 @@
-"""Offsets of groups: RocketMQ's file, durable when answered, one write for many, nothing of a broker's lost."""
+"""Offsets of groups: records of the log, RocketMQ's file at checkpoints, nothing of a broker's lost."""
 
 import asyncio
 import errno
@@ -9,25 +9,34 @@ from typing import Any
 
 import grpc
 import pytest
-from duetime.v1 import gateway_pb2, store_pb2
-from duetime_format.levels import DEFAULT_DELAY_LEVELS
-from duetime_store.files import configs
+from duetime.v1 import consumer_pb2, gateway_pb2, store_pb2
+from duetime_format import changes, record
+from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_shard import shard
+from duetime_store.files import configs, kept
 from duetime_store.files.disk import Disk
+from duetime_store.offline.export import export_directory
+from duetime_store.offline.summary import summary
 from structlog.testing import capture_logs
 
 from tests.faulty_disk import FaultyDisk
 from tests.format import golden
 from tests.store.conftest import MIB, sent
+from tests.store.groups.running import Consuming
+from tests.store.groups.test_disk import RETAINED, let_all_leave
 from tests.store.running import Running
 
 FILE = configs.CONSUMER_OFFSETS
 
 
-class Groups(Running):
+class Groups(Consuming):
     """A store with 3 messages in each of 2 queues of `orders`."""
 
+    def __init__(self, root: Path, disk: Disk | None = None, **settings: Any) -> None:
+        super().__init__(root, disk=disk, queues=2, **settings)
+
     async def __aenter__(self) -> "Groups":
-        await super().__aenter__()
+        await Running.__aenter__(self)
         return self
 
     async def fill(self) -> None:
@@ -48,9 +57,23 @@ class Groups(Running):
         answer = await self.stub.GetOffsets(gateway_pb2.GetOffsetsRequest(group=group, topic=topic), timeout=60)
         return {position.shard_queue: position.offset for position in answer.queues}
 
+    async def checkpoint(self) -> None:
+        assert await self.node.parts.checkpointer.write()
+
+    @property
+    def config(self) -> Path:
+        return Path(self.settings.data_dir) / "config"
+
+    def broker_writes(self, queues: Mapping[int, int], key: str = "orders@billing", name: str = FILE) -> None:
+        """As a broker leaves the file that has served the directory."""
+        content = configs.read(self.config, name) or {}
+        table = {one: configs.numbered(row) for one, row in content.get("offsetTable", {}).items()}
+        path = self.config / name
+        path.write_text(configs.render({**content, "offsetTable": {**table, key: {**table.get(key, {}), **queues}}}))
+
     @property
     def file(self) -> dict[str, Any] | None:
-        return configs.read(Path(self.settings.data_dir) / "config", FILE)
+        return configs.read(self.config, FILE)
 
 
 @pytest.fixture
@@ -66,20 +89,128 @@ async def refusal(call: Any) -> tuple[grpc.StatusCode, str]:
     return caught.value.code(), caught.value.details() or ""
 
 
-async def test_commit_is_in_the_file_when_it_is_answered(store: Groups) -> None:
+async def test_commit_is_in_the_file_after_a_checkpoint(store: Groups) -> None:
     assert await store.offsets() == {}
     await store.commit({0: 2})
+    assert (await store.offsets(), store.file) == ({0: 2}, None)
+    await store.checkpoint()
     assert store.file == {"offsetTable": {"orders@billing": {"0": 2}}}
     await store.commit({1: 3, 0: 1})
-    assert store.file == {"offsetTable": {"orders@billing": {"0": 1, "1": 3}}}
     await store.commit({1: 0}, group="audit")
+    await store.checkpoint()
+    assert store.file == {"offsetTable": {"orders@billing": {"0": 1, "1": 3}, "orders@audit": {"1": 0}}}
     assert (await store.offsets(), await store.offsets("audit")) == ({0: 1, 1: 3}, {1: 0})
 
 
 async def test_file_is_as_a_broker_writes_it(store: Groups) -> None:
     await store.commit({0: 2, 1: 3})
-    text = (Path(store.settings.data_dir) / "config" / FILE).read_text()
+    await store.checkpoint()
+    text = (store.config / FILE).read_text()
     assert text.startswith('{\n\t"offsetTable":{\n\t\t"orders@billing":{0:2,1:3\n\t\t}\n\t},\n\t"duetimeCrc32":')
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_answered_commits_outlive_a_kill(store: Groups, whole: bool) -> None:
+    await store.commit({0: 1, 1: 1})
+    await store.commit({1: 1}, group="gone")
+    await store.checkpoint()
+    await store.commit({0: 3})
+    await store.commit({0: 2}, group="audit")
+    await store.stub.DeleteGroup(consumer_pb2.DeleteGroupRequest(name="gone"), timeout=60)
+    lost = (store.config.parent / "checkpoint").unlink if whole else lambda: None
+    for meanwhile in (lost, lambda: None):
+        await store.kill(meanwhile)
+        assert await store.offsets() == {0: 3, 1: 1}
+        assert (await store.offsets("audit"), await store.offsets("gone")) == ({0: 2}, {})
+    assert store.file == {"offsetTable": {"orders@billing": {"0": 3, "1": 1}, "orders@audit": {"0": 2}}}
+
+
+async def test_commits_outlive_their_records(tmp_path: Path) -> None:
+    async with Groups(tmp_path / "store", **RETAINED) as store:
+        await store.fill()
+        await store.commit({0: 2})
+        await let_all_leave(store)
+        await store.kill((store.config.parent / "checkpoint").unlink)
+        assert await store.offsets() == {0: 2}
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_offsets_of_a_broker_that_served_since_count(store: Groups, whole: bool) -> None:
+    """Its changes do, also backwards and regardless of the log."""
+    await store.commit({0: 2, 1: 1})
+    await store.commit({0: 1}, group="audit")
+    await store.checkpoint()
+    await store.commit({0: 3})
+    await store.commit({1: 3}, group="audit")
+    await store.commit({1: 2}, group="late")
+
+    def serve() -> None:
+        store.broker_writes({0: 1})
+        store.broker_writes({0: 0}, "orders@late")
+        if whole:
+            (store.config.parent / "checkpoint").unlink()
+
+    await store.kill(serve)
+    for _ in range(2):
+        assert await store.offsets() == {0: 1, 1: 1}
+        assert (await store.offsets("audit"), await store.offsets("late")) == ({0: 1, 1: 3}, {0: 0, 1: 2})
+        # Commits after the broker count, also if its file is still there.
+        await store.kill()
+    await store.commit({0: 2})
+    await store.kill()
+    assert await store.offsets() == {0: 2, 1: 1}
+
+
+async def test_a_brokers_file_counts_once_without_a_checkpoint(tmp_path: Path) -> None:
+    """The first checkpoint fails, and later commits are newer than the broker's."""
+    disk = FaultyDisk()
+    async with Groups(tmp_path / "store", disk) as store:
+        await store.fill()
+        await store.commit({0: 2})
+        await store.checkpoint()
+
+        def serve() -> None:
+            store.broker_writes({0: 1})
+            disk.fail("write_file", errno.EIO, path=FILE)
+
+        await store.kill(serve)
+        assert await store.offsets() == {0: 1}
+        await store.commit({0: 3})
+        await store.kill(disk.mend)
+        assert await store.offsets() == {0: 3}
+
+
+async def test_offsets_of_the_last_release_count(store: Groups) -> None:
+    """It has no records, and writes the file with its CRC."""
+    await store.commit({0: 2, 1: 3})
+    await store.checkpoint()
+    table = {"orders@billing": {"0": 1, "1": 3}, "orders@audit": {"0": 3}}
+    await store.kill(lambda: configs.write(Disk(), store.config, FILE, {"offsetTable": table}))
+    assert (await store.offsets(), await store.offsets("audit")) == ({0: 1, 1: 3}, {0: 3})
+
+
+async def test_inspect_and_export_of_a_killed_directory_have_them(store: Groups) -> None:
+    await store.commit({0: 1, 1: 1})
+    await store.checkpoint()
+    await store.commit({0: 3})
+    root, made = store.config.parent, store.config.parent.with_name("made")
+
+    def read_files() -> None:
+        levels = DelayLevels.parse("1s 1h")
+        assert summary(shard.read(root, levels))["consumerOffset"] == {"orders@billing": {"0": 3, "1": 1}}
+        export_directory(root, made, levels, accept_damage=False)
+
+    await store.kill(read_files)
+    assert (configs.read(made / "config", FILE) or {})["offsetTable"] == {"orders@billing": {"0": 3, "1": 1}}
+    assert not (made / "config" / kept.OFFSETS_FILE).exists()
+
+
+@pytest.mark.parametrize("name", [FILE, kept.OFFSETS_FILE])
+async def test_each_file_serves_without_the_other(store: Groups, name: str) -> None:
+    await store.commit({0: 2, 1: 3})
+    await store.checkpoint()
+    await store.kill((store.config / name).unlink)
+    assert await store.offsets() == {0: 2, 1: 3}
 
 
 async def test_restarted_store_has_them(tmp_path: Path) -> None:
@@ -90,14 +221,12 @@ async def test_restarted_store_has_them(tmp_path: Path) -> None:
         assert await again.offsets() == {0: 2}
 
 
-async def test_backup_serves_where_the_file_is_torn(tmp_path: Path) -> None:
-    async with Groups(tmp_path / "store") as store:
-        await store.fill()
-        await store.commit({0: 1})
-        await store.commit({0: 2})
-    (tmp_path / "store" / "config" / FILE).write_text('{"offsetTable":{"orders@bil')
-    async with Groups(tmp_path / "store") as again:
-        assert await again.offsets() == {0: 1}
+async def test_older_backup_does_not_count(store: Groups) -> None:
+    for offset in (1, 2):
+        await store.commit({0: offset})
+        await store.checkpoint()
+    await store.kill(lambda: (store.config / FILE).write_text('{"offsetTable":{"orders@bil') and None)
+    assert await store.offsets() == {0: 2}
 
 
 async def test_unreadable_file_is_reported(tmp_path: Path) -> None:
@@ -111,40 +240,38 @@ async def test_unreadable_file_is_reported(tmp_path: Path) -> None:
     assert [entry["file"] for entry in logs if "group offsets" in entry["event"]] == [FILE]
 
 
-async def test_commits_at_once_share_writes(tmp_path: Path) -> None:
+async def test_commits_at_once_share_a_record(tmp_path: Path) -> None:
     disk = FaultyDisk()
     async with Groups(tmp_path / "store", disk) as store:
         await store.fill()
-        before = disk.calls.get("replace", 0)
-        with disk.stalled("replace") as stall:
-            calls = [asyncio.ensure_future(store.commit({0: 1 + n % 3}, group=f"g{n}")) for n in range(20)]
+        with disk.stalled("datasync") as stall:
+            calls = [asyncio.ensure_future(store.commit({0: 1}, group="first"))]
             await asyncio.to_thread(stall.begun.wait, 10)
+            calls += [asyncio.ensure_future(store.commit({0: 1 + n % 3}, group=f"g{n % 10}")) for n in range(20)]
             async with asyncio.timeout(60):
-                while not all([await store.offsets(f"g{n}") for n in range(20)]):
-                    pass
-            # The first of them is written, and none is answered yet.
+                while len(store.node.store.journal.waiters) < 20:
+                    await store.offsets()
+            # None is answered yet, and nobody sees their offsets.
             assert not any(call.done() for call in calls)
+            assert await store.offsets("g0") == {}
         await asyncio.gather(*calls)
-        assert disk.calls["replace"] - before == 2
-        assert store.file is not None
-        assert len(store.file["offsetTable"]) == 20
+        queue = store.node.store.queues.find("DT_STATE", 0)
+        first, second = (record.decode(store.node.store.read_record(*unit[:2])) for unit in queue.read(0, 9).tolist())
+        assert [len(changes.decode(one.body)) for one in (first, second)] == [1, 10]
 
 
-async def test_unwritten_commit_is_refused_and_succeeds_later(tmp_path: Path) -> None:
+async def test_commit_fails_with_the_flush(tmp_path: Path) -> None:
     disk = FaultyDisk()
     async with Groups(tmp_path / "store", disk) as store:
         await store.fill()
-        disk.fail("replace", errno.ENOSPC, path=FILE)
-        assert (await refusal(store.commit({0: 1})))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
-        disk.mend()
-        disk.fail("sync", errno.EIO, path=FILE)
-        code, text = await refusal(store.commit({0: 2}))
-        assert code is grpc.StatusCode.UNAVAILABLE
-        assert text == "offsets are not saved, consumerOffset.json was not written: Input/output error"
-        assert store.file is None
-        disk.mend()
-        await store.commit({1: 3})
-        assert store.file == {"offsetTable": {"orders@billing": {"0": 2, "1": 3}}}
+        await store.commit({0: 1})
+        disk.fail("datasync", errno.EIO)
+        assert (await refusal(store.commit({0: 2})))[0] is grpc.StatusCode.UNAVAILABLE
+        assert (await refusal(store.commit({0: 2})))[0] is grpc.StatusCode.UNAVAILABLE
+        assert await store.offsets() == {0: 1}
+        await store.kill(disk.mend)
+        # It was not answered, and may be there.
+        assert (await store.offsets())[0] in (1, 2)
 
 
 async def test_full_disk_has_room_for_offsets(tmp_path: Path) -> None:
@@ -152,10 +279,14 @@ async def test_full_disk_has_room_for_offsets(tmp_path: Path) -> None:
     async with Groups(tmp_path / "store", disk, reserve_bytes=MIB, disk_used_max=1) as store:
         await store.fill()
         await store.commit({0: 1})
-        disk.leave(0)
+        disk.leave(100_000)
+        large = sent("full", body=bytes(600_000))
+        assert (await refusal(store.put(large)))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
         await store.commit({0: 2})
-        assert store.file == {"offsetTable": {"orders@billing": {"0": 2}}}
-        assert (await refusal(store.put(sent("full"))))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert await store.offsets() == {0: 2}
+        assert (await refusal(store.put(large)))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+        await store.kill()
+        assert await store.offsets() == {0: 2}
 
 
 async def test_invalid_group_offset_is_refused(store: Groups) -> None:
@@ -189,6 +320,7 @@ async def test_other_content_is_kept(tmp_path: Path) -> None:
         await store.fill()
         await store.commit({1: 2})
         await store.commit({1: 3})
+        await store.checkpoint()
         assert store.file == {
             "dataVersion": {"counter": 7, "stateVersion": 0, "timestamp": 1},
             "groupTopicMap": {"billing": ["other", "orders"]},

@@ -499,7 +499,7 @@ class StoreServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def CommitOffsets(self, request, context):
-        """As Gateway.CommitOffsets and GetOffsets, for this shard's queues; kept in config/consumerOffset.json.
+        """As Gateway.CommitOffsets and GetOffsets, for this shard's queues; records of the log.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -145,6 +145,8 @@ class TopicCalls:
         elif not self._closing.is_deleted(topic):
             # A later topic with its name exists: the call comes late.
             return
+        # Offsets that were committed before the record.
+        await self._flusher.events_durable()
         await self._readers.end(topic)
         await self._flusher.events_durable()
         await self._topics.fold()

@@ -183,7 +183,7 @@ def make_parts(base: StoreBase, opened: OpenedStore) -> StoreParts:
     late = LateWriter(store.queues.shared, worker, clock, metrics)
     watch, flusher = _make_flusher(base, store, late)
     topics = TopicFile(store.queues.counts, FileWorker(base.directory, base.threads.topics), clock)
-    offsets = CommittedOffsets(worker, watch)
+    offsets = CommittedOffsets(worker, store, opened.offsets)
     offsets.fit(store.queues)
     groups, keeper = _make_groups(base, store, offsets, flusher, lines := WaiterLines())
     lites, filler, receiver = _make_receiver(base, store, reader, groups, lines, offsets, flusher, alarm)
@@ -356,7 +356,7 @@ def _make_groups(
     received = {(key.group, key.queue_topic, key.queue) for key in progress.places}
     offsets.share(progress.queue_seats, received)
     base.registry.register(DeadLetterCollector(store.queues, state.gone))
-    return groups, GroupKeeper(store.queues, groups, offsets, flusher, base.worker)
+    return groups, GroupKeeper(store, groups, offsets, flusher, base.worker)
 
 
 def _make_receiver(

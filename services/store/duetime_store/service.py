@@ -20,7 +20,7 @@ from duetime.v1 import (
     transactions_pb2,
 )
 from duetime_core.access.callers import caller_of
-from duetime_core.errors import ReadOnly, refuse
+from duetime_core.errors import refuse
 from duetime_core.limits.traffic import COUNTED_BYTES_MIN
 from duetime_core.rpc.calls import fault_of, faults_of
 from duetime_core.rpc.serving import code_of
@@ -358,11 +358,10 @@ class StoreService(store_pb2_grpc.StoreServicer):
     async def CommitOffsets(
         self, request: gateway_pb2.CommitOffsetsRequest, context: Any
     ) -> gateway_pb2.CommitOffsetsResponse:
-        if self._store.read_only_reason:
-            raise ReadOnly(f"the shard accepts no writes:  {self._store.read_only_reason}")
         self._groups.check_commits(request.group, request.topic)
         offsets = check_offsets(self._store.queues, request.topic, request.queues)
-        await self._offsets.commit(request.group, request.topic, offsets, caller_of(context))
+        self._offsets.commit(request.group, request.topic, offsets, caller_of(context))
+        await self._flusher.events_durable()
         return gateway_pb2.CommitOffsetsResponse()
 
     async def GetOffsets(self, request: gateway_pb2.GetOffsetsRequest, context: Any) -> gateway_pb2.GetOffsetsResponse:

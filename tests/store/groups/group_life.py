@@ -18,7 +18,7 @@ from typing import Any
 from duetime_core.errors import DiskFull, Overloaded, ReadOnly
 from duetime_format import receipts, record
 from duetime_format.events import PlaceKey
-from duetime_format.names import GROUPS_TOPIC
+from duetime_format.names import GROUPS_TOPIC, STATE_TOPIC
 from duetime_format.properties import decode_properties, encode_properties
 from duetime_format.record import Record
 from duetime_store.groups import loading, snapshot
@@ -61,7 +61,7 @@ class GroupLife(Life):
         self.waiting.clear()
         self.given.clear()
         assert self.directory is not None
-        offsets = CommittedOffsets(self.worker, self.watch)
+        offsets = self.offsets = CommittedOffsets(self.worker, self.store, self.opened.offsets)
         path = self.root / snapshot.FILE
         state = loading.load(path, self.store, offsets)
         self.faults = state.faults
@@ -76,7 +76,7 @@ class GroupLife(Life):
         )
         reader = reader_of(self.store, StoreMetrics(CollectorRegistry()))
         self.fetcher = Fetcher(self.store.queues, self.store.clock, reader, self.groups)
-        return [GroupKeeper(self.store.queues, self.groups, offsets, self.flusher, self.worker)]
+        return [GroupKeeper(self.store, self.groups, offsets, self.flusher, self.worker)]
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
@@ -199,8 +199,8 @@ class GroupLife(Life):
     # --- checks ----------------------------------------------------------------------------------------------------
 
     def found(self) -> Iterator[tuple[str, int, int, Record | None]]:
-        """But for the journal."""
-        return (one for one in super().found() if one[0] != GROUPS_TOPIC)
+        """But for the journals."""
+        return (one for one in super().found() if one[0] not in (GROUPS_TOPIC, STATE_TOPIC))
 
     def check(self) -> None:
         super().check()

@@ -9,6 +9,7 @@ import pytest
 from tests.seeds import seed
 from tests.store.groups.group_life import GroupLife
 from tests.store.groups.lite_life import LiteLife
+from tests.store.groups.state_life import StateLife
 
 STEPS = 80
 # Among the lives from 3,190 and 3,260 on are ends of the log between a settlement and its copy.
@@ -21,6 +22,7 @@ LIVES = [
 
 DELAYED_LIVES = [(seed(), 1), pytest.param(seed(), 60, marks=pytest.mark.proof)]
 # A life takes 0.4 s.
+STATE_LIVES = [(seed(), 3), pytest.param(seed(), 60, marks=pytest.mark.proof)]
 LITE_LIVES = [(seed(), 1), pytest.param(seed(), 60, marks=pytest.mark.proof)]
 
 
@@ -30,7 +32,7 @@ def test_no_message_is_skipped_and_no_done_one_redelivered(tmp_path: Path, first
 
 
 @pytest.mark.parametrize(("first", "count"), DELAYED_LIVES)
-@pytest.mark.parametrize("kind", [GroupLife, LiteLife])
+@pytest.mark.parametrize("kind", [GroupLife, LiteLife, StateLife])
 def test_deposed_shard_forgets_only_unanswered_acks(
     tmp_path: Path, kind: type[GroupLife], first: int, count: int
 ) -> None:
@@ -40,6 +42,11 @@ def test_deposed_shard_forgets_only_unanswered_acks(
 @pytest.mark.parametrize(("first", "count"), LITE_LIVES)
 def test_lite_topics_keep_their_order_and_lose_no_message(tmp_path: Path, first: int, count: int) -> None:
     live(LiteLife, tmp_path, first, count)
+
+
+@pytest.mark.parametrize(("first", "count"), STATE_LIVES)
+def test_answered_changes_of_state_stay(tmp_path: Path, first: int, count: int) -> None:
+    live(StateLife, tmp_path, first, count)
 
 
 def live(kind: type[GroupLife], tmp_path: Path, first: int, count: int, mode: str = "sync") -> None:

@@ -79,7 +79,7 @@ class Machine(RuleBasedStateMachine):
 
     def load(self) -> None:
         store = self.shard.store
-        self.offsets = CommittedOffsets(FileWorker(self.shard.directory, None), None)  # type: ignore[arg-type]
+        self.offsets = CommittedOffsets(FileWorker(self.shard.directory, None), store, self.shard.opened.offsets)  # type: ignore[arg-type]
         self.path = self.shard.root / snapshot.FILE
         state = loading.load(self.path, store, self.offsets)
         state.progress.bound(leases_max=1_000, groups_max=10, places_max=10)

@@ -37,6 +37,7 @@ from duetime_shard.configs import (
     fault_of,
     groups,
     load,
+    numbered,
     parse,
     read,
     table_of,
@@ -60,6 +61,8 @@ __all__ = [
     "TOPICS",
     "ZONES",
     "LoadedConfig",
+    "as_read",
+    "crc_of",
     "delay_offsets",
     "fault_of",
     "groups",
@@ -124,7 +127,7 @@ def write(disk: Disk, directory: Path, name: str, value: Mapping[str, Any], *, d
     disk.make_directory(directory)
     path, temporary, backup = directory / name, directory / f"{name}.tmp", directory / f"{name}.bak"
     # CRC of the value as read back: with all keys as strings.
-    crc = crc_of(json.loads(json.dumps(value)))
+    crc = crc_of(as_read(value))
     disk.write_file(temporary, render({**value, CRC: crc}).encode(), durable=durable)
     if not fault_of(path):
         disk.unlink(backup)
@@ -132,6 +135,12 @@ def write(disk: Disk, directory: Path, name: str, value: Mapping[str, Any], *, d
     disk.replace(temporary, path)
     if durable:
         disk.sync_directory(directory)
+
+
+def as_read(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The content as `read` returns it: with all keys as text."""
+    found: dict[str, Any] = json.loads(json.dumps(value))
+    return found
 
 
 def make_durable(disk: Disk, directory: Path, name: str) -> None:
@@ -159,14 +168,6 @@ def with_group_offsets(value: Mapping[str, Any] | None, offsets: Mapping[str, Ma
     """consumerOffset.json's content with other next offsets: by `topic@group`, then by queue."""
     table = {name: numbered(queues) for name, queues in table_of(value, "offsetTable").items()}
     return {**(value or {}), "offsetTable": {**table, **offsets}}
-
-
-def numbered(offsets: Any) -> Any:
-    """The table with queues and offsets as numbers; any other value is kept as it is, and not used."""
-    try:
-        return {int(queue): int(offset) for queue, offset in offsets.items()}
-    except (AttributeError, TypeError, ValueError):
-        return offsets
 
 
 def topic_types(value: Mapping[str, Any] | None) -> dict[str, str]:

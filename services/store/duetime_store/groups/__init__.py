@@ -8,7 +8,7 @@
     receiving  Receive and its waiters
     memory     ended leases, remembered for a while
     persistence the snapshot, beside each checkpoint; loading: the state after a start
-    offsets    committed offsets: config/consumerOffset.json
+    offsets    committed offsets: records, and config/consumerOffset.json at checkpoints
     calls      the gRPC calls; admin: those of operators; dead_letters: those of the dead-letter queues
     pauses     groups that receive nothing for a while; permits: groups with a rate
     keys       groups that receive few messages of a key at a time; gates: all three

@@ -148,7 +148,7 @@ class GroupAdmin:
         return count
 
     async def reset(self, request: consumer_pb2.ResetGroupRequest) -> consumer_pb2.ResetGroupResponse:
-        """Staged on return if the group receives the topic; durable if it commits offsets itself."""
+        """Staged on return."""
         check_group(request.name)
         wanted = request.WhichOneof("to")
         if wanted is None:
@@ -179,7 +179,7 @@ class GroupAdmin:
                 for key in keys:
                     self._groups.reset(key, offset)
         if not receives and not request.dry_run:
-            await self._offsets.commit(group, topic, {number.shard_queue: offset for number, offset in moves})
+            self._offsets.commit(group, topic, {number.shard_queue: offset for number, offset in moves})
         if not request.dry_run and superseded.can_be:
             marks = self._superseding.end(found, group)
             await self._superseding.end_later(superseded, marks)
@@ -227,5 +227,6 @@ class GroupAdmin:
         await self._flusher.durable()
         back = retry_topic(request.name)
         ends = {queue.queue: queue.max_offset for queue in self._queues.of_topic(back)}
-        await self._offsets.delete(request.name, {back: ends} if ends else {})
+        self._offsets.delete(request.name, {back: ends} if ends else {})
+        await self._flusher.events_durable()
         await forget(request.name)

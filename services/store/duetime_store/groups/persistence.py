@@ -6,6 +6,7 @@ answered. A start and a stop do not wait for that: the events staged then were n
 """
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from duetime_core.errors import DueTimeError
 from duetime_format.names import GROUPS_TOPIC
@@ -14,8 +15,8 @@ from duetime_store.files.worker import FileWorker
 from duetime_store.groups import snapshot
 from duetime_store.groups.groups import GroupRegistry
 from duetime_store.groups.offsets import CommittedOffsets
-from duetime_store.queues.queues import Queues
 from duetime_store.writing.flusher import Flusher
+from duetime_store.writing.store import Store
 
 
 class GroupKeeper:
@@ -23,13 +24,13 @@ class GroupKeeper:
 
     def __init__(
         self,
-        queues: Queues,
+        store: Store,
         groups: GroupRegistry,
         offsets: CommittedOffsets,
         flusher: Flusher,
         worker: FileWorker,
     ) -> None:
-        self._queues = queues
+        self._store = store
         self._flusher = flusher
         self._groups = groups
         self._offsets = offsets
@@ -38,9 +39,10 @@ class GroupKeeper:
         self._written = -1
 
     def capture(self) -> Callable[[], Awaitable[None]] | None:
-        queue = self._queues.known(GROUPS_TOPIC.encode(), 0)
+        position = self._store.published_end
+        queue = self._store.queues.known(GROUPS_TOPIC.encode(), 0)
         if queue is None or queue.max_offset == self._written:
-            return self._offsets.adopt if self._offsets.is_news else None
+            return partial(self._offsets.save, position) if self._offsets.is_news else None
         offset = queue.max_offset
         captured = snapshot.capture(self._groups.progress, self._groups.gone, offset)
 
@@ -53,8 +55,7 @@ class GroupKeeper:
             directory = self._worker.directory
             await self._worker.run(snapshot.write, directory.disk, directory.root / snapshot.FILE, captured)
             firsts = await self._worker.run(snapshot.committed, captured)
-            await self._offsets.keep(self._still(captured, firsts))
-            await self._offsets.adopt()
+            await self._offsets.save(position, self._still(captured, firsts))
             self._written = offset
 
         return write

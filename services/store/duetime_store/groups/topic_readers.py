@@ -108,8 +108,8 @@ class TopicReaders:
         self._groups.delete_topic(topic)
 
     async def end(self, topic: str) -> None:
-        """As `gone`, and also removes committed offsets in the topic and its pauses. Idempotent. Raises:
-        DueTimeError."""
+        """As `gone`, and also removes committed offsets in the topic, durable with the journal, and its pauses.
+        Idempotent. Raises: DueTimeError."""
         self._groups.delete_topic(topic)
         await self._gates.forget_topic(topic)
-        await self._offsets.delete_topic(topic)
+        self._offsets.delete_topic(topic)

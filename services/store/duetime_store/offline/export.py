@@ -31,7 +31,7 @@ from duetime_format.names import (
 )
 from duetime_format.texts import shown
 from duetime_format.units import UNIT, UNIT_TYPE, Units, dues_of, joined
-from duetime_shard import topics
+from duetime_shard import kept, topics
 from duetime_shard.brokers.timers import CHECK_FILE, known_handover, pending
 from duetime_shard.disk import LocalFiles
 from duetime_shard.files import LogFiles, QueueFiles
@@ -60,7 +60,7 @@ from duetime_store.offline.verify import verify
 from duetime_store.queues import queuetable
 from duetime_store.transactions import tablefile
 
-_OURS = (configs.ACCEPTED, configs.STORE, configs.INDEX, configs.ZONES, topics.FILE)
+_OURS = (configs.ACCEPTED, configs.STORE, configs.INDEX, configs.ZONES, topics.FILE, kept.OFFSETS_FILE)
 _MADE = (
     "commitlog", "consumequeue", "index", "checkpoint", "abort", "timerwheel", "timerlog",
     queuetable.FILE, countfile.FILE, countfile.BACKUP, "timers", tablefile.FILE, tablefile.BACKUP,
@@ -400,9 +400,9 @@ class _Export:
         if missing or added.counts:
             self._write_json(config, configs.TOPICS, {**known, "topicConfigTable": {**table, **missing}})
 
-        if progress := self._half_export.progress():
-            changed = configs.with_group_offsets(configs.read(config, configs.CONSUMER_OFFSETS), progress)
-            self._write_json(config, configs.CONSUMER_OFFSETS, changed)
+        progress, committed = self._half_export.progress(), kept.current(self._state.files, self._state.offsets)
+        if progress or (committed and configs.as_read(committed) != configs.read(config, configs.CONSUMER_OFFSETS)):
+            self._write_json(config, configs.CONSUMER_OFFSETS, configs.with_group_offsets(committed, progress))
         self._write_versions(config)
         content = self._lane_export.check.encode().ljust(_CHECKPOINT_BYTES, b"\0")
         self._disk.write_file(self._target / CHECK_FILE, content)

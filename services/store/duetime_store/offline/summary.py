@@ -7,7 +7,7 @@ from typing import Any
 
 from duetime_format.errors import DamagedBytes
 from duetime_format.lanes import is_timer_lane
-from duetime_shard import halves
+from duetime_shard import halves, kept
 from duetime_shard.brokers import config as brokerconfig
 from duetime_shard.brokers import engines, pops
 from duetime_shard.brokers.config import BrokerConfig
@@ -39,7 +39,7 @@ def summary(state: DirectoryState, *, topic: str | None = None, listed: bool = T
     shown = [queue for _, queue in sorted(state.queues.items()) if topic in (None, queue.topic)]
     offsets = configs.delay_offsets(configs.read(state.config, configs.DELAY_OFFSETS))
     found, received = _brokers(root)
-    groups = _group_offsets(found.offsets or configs.read(state.config, configs.CONSUMER_OFFSETS))
+    groups = _group_offsets(found.offsets or kept.current(state.files, state.offsets))
     timer = timers(state, listed=listed)
     index_files = _index_files(root)
     return {
@@ -192,7 +192,8 @@ def _group_offsets(content: dict[str, Any] | None) -> dict[str, dict[str, int]]:
     table = (content or {}).get("offsetTable")
     if not isinstance(table, dict):
         return {}
-    return {name: dict(queues) for name, queues in sorted(table.items()) if isinstance(queues, dict)}
+    rows = {name: queues for name, queues in sorted(table.items()) if isinstance(queues, dict)}
+    return {name: {str(queue): offset for queue, offset in queues.items()} for name, queues in rows.items()}
 
 
 def _table(content: dict[str, Any] | None, table: str, names: tuple[str, ...]) -> dict[str, dict[str, Any]]:

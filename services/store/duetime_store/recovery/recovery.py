@@ -32,6 +32,8 @@ from duetime_shard.walk import item_end, scan_runs
 from duetime_store.files import configs
 from duetime_store.files.adopting import adopt_own
 from duetime_store.files.directory import StoreDirectory, save_handover, save_history
+from duetime_store.files.kept import KeptTable
+from duetime_store.files.kept import load as load_kept
 from duetime_store.lanes.alarm import ShardClock
 from duetime_store.lanes.levellane import LevelLane
 from duetime_store.lanes.order.order import LaneOrder
@@ -97,6 +99,8 @@ class OpenedStore:
     transactions: OpenTransactions
     # Table of the queues as of the trusted checkpoint; None: it has to be rewritten.
     table: QueueTable | None = None
+    # Offsets of groups, with the log's changes.
+    offsets: KeptTable = field(default_factory=KeptTable)
 
 
 def open_store(directory: StoreDirectory, settings: StoreSettings, clock: ShardClock, orders: Executor) -> OpenedStore:
@@ -142,6 +146,7 @@ class _Recovery:
         self._history = self._load_history()
         self._recent = RecentIds(settings.recent_ids_count, settings.recent_ids_ms)
         self._replay = LogReplay(self._queues, self._history, self._recent)
+        self._replay.offsets = load_kept(LocalFiles(directory.root))
         self._ledger = make_ledger(directory, self._log, clock.now_ms())
 
     def run(self) -> OpenedStore:
@@ -188,7 +193,7 @@ class _Recovery:
         report.repeated, report.damage = replay.units.repeated_count, replay.damage
         report.missing_bytes = sum(end - first for first, end in self._log.missing)
         report.read_queues = self._loading.read_count
-        return OpenedStore(store, report, table, self._loading.table)
+        return OpenedStore(store, report, table, self._loading.table, replay.offsets)
 
     def _read_points(self) -> list[tuple[int, Checkpoint]]:
         """Serials and checkpoints. One without timer lanes does not count if such a queue exists: its units have no due

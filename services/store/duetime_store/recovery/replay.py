@@ -23,6 +23,7 @@ from duetime_shard.levels import TagsCodes
 from duetime_shard.rebuilding import UnitRebuilder
 from duetime_shard.walk import DamagedRecord, Item, SkippedBytes, item_end
 
+from duetime_store.files.kept import KeptTable
 from duetime_store.log.recent import RecentIds
 from duetime_store.queues.queues import Queues
 from duetime_store.recovery.halfreplay import HalfReplay
@@ -68,6 +69,8 @@ class LogReplay:
         self.plans: deque[tuple[int, Plan]] = deque()
         self._planned_count = 0
         self.before_ms = 0
+        # Offsets of groups.
+        self.offsets = KeptTable()
         # The two largest store times.
         self._latest_ms = [0, 0]
         # Position after the last record.
@@ -131,6 +134,9 @@ class LogReplay:
         self.units.add_run(run, self._codes.of(run), facts.copied)
         for planned in facts.planned:
             self._plan(*planned)
+        for position, changes in facts.changed:
+            for change in changes:
+                self.offsets.replay(position, change)
 
     def _replay_damaged(self, item: DamagedRecord) -> None:
         found = item.record

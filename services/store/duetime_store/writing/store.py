@@ -11,6 +11,7 @@ changes.
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from duetime_core.errors import DiskFull, DueTimeError, InvalidArgument, Overloaded, ReadOnly, Violation
@@ -203,6 +204,7 @@ class Store:
         events, waiters = self.journal.drain()
         batch.entries += events
         batch.event_waiters += waiters
+        batch.settles.append(partial(self.journal.settle, events))
         for encoded in event_records(events, self.clock.now_ms(), self.indexed.groups_since):
             self.stage_own(encoded)
 
