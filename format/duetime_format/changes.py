@@ -1,20 +1,23 @@
 """Changes of a shard's state besides its messages. The body of a record of DT_STATE, queue 0: JSON, a row for each.
 
-    [["offsets", "orders@billing", {"0": 1700, "3": 12}], ["offsets", "orders@audit", null]]
+    [["offsets", "orders@billing", {"0": 1700, "3": 12}], ["offsets", "orders@audit", null],
+     ["groups", "billing", [15, false]], ["pauses", "orders@billing", [1700000000000, 0]]]
 
 A row has the kind of state, a key, and the new value; null removes the key. Rows count in the order of the log, and may
 be applied twice. Rows of unknown kinds are for later releases, and are skipped.
 
     offsets     `topic@group`: next offset by queue, for the named queues only
+    groups      group: retries after the first delivery, whether it is ordered
+    pauses      `topic@group`, both may be empty: begin and end, in Unix ms; end 0: none
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from duetime_format.errors import DamagedBytes
 
-OFFSETS = "offsets"
+OFFSETS, GROUPS, PAUSES = "offsets", "groups", "pauses"
 # Kinds whose values name only the entries to be changed.
 PARTIAL_KINDS = frozenset({OFFSETS})
 # Maximum bytes of rows in one record, but at least one row.
@@ -55,8 +58,9 @@ class StateChanges:
         else:
             known[-1] = change._replace(value={**known[-1].value, **change.value})
 
-    def clear(self) -> None:
-        self._found.clear()
+    def of(self, kind: str) -> Iterator[StateChange]:
+        """Those of one kind."""
+        return (change for change in self if change.kind == kind)
 
 
 def bodies(changes: Iterable[StateChange]) -> Iterator[bytes]:
@@ -87,14 +91,31 @@ def decode(body: bytes) -> list[StateChange]:
     for change in found:
         if type(change.kind) is not str or type(change.key) is not str:
             raise DamagedBytes("it has a change of state without kind or key")
-        if change.kind == OFFSETS and not _are_offsets(change.value):
-            raise DamagedBytes(f"offsets of {change.key[:255]!r} can't be read")
-    return [change for change in found if change.kind == OFFSETS]
+        is_sound = _SOUND.get(change.kind)
+        if is_sound is not None and change.value is not None and not is_sound(change.value):
+            raise DamagedBytes(f"{change.kind} of {change.key[:255]!r} can't be read")
+    return [change for change in found if change.kind in _SOUND]
 
 
 def _are_offsets(value: Any) -> bool:
-    return value is None or (
+    return (
         type(value) is dict
         and all(queue.isascii() and queue.isdigit() and len(queue) < 10 for queue in value)
-        and all(type(offset) is int and 0 <= offset < 1 << 63 for offset in value.values())
+        and all(map(_is_count, value.values()))
     )
+
+
+def _is_group(value: Any) -> bool:
+    return type(value) is list and len(value) == 2 and type(value[0]) is int and type(value[1]) is bool
+
+
+def _is_pause(value: Any) -> bool:
+    return type(value) is list and len(value) == 2 and all(map(_is_count, value))
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63
+
+
+# The known kinds, and the check of their values.
+_SOUND: dict[str, Callable[[Any], bool]] = {OFFSETS: _are_offsets, GROUPS: _is_group, PAUSES: _is_pause}

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_format import layout
+from duetime_format.changes import OFFSETS, StateChanges
 from duetime_format.columns import RecordRun
 from duetime_format.deletions import Deletion
 from duetime_format.lanes import TIMER_LANE_FIRST, LanePlace, level_of
@@ -84,6 +85,8 @@ class DirectoryState:
     places: dict[int, LanePlace] = field(default_factory=dict)
     # Ends of lane entries, from records of the log.
     ends: LaneEndReader = field(default_factory=LaneEndReader)
+    # Other changes of state, which the files lack.
+    changes: StateChanges = field(default_factory=StateChanges)
 
     @cached_property
     def offsets(self) -> KeptTable:
@@ -232,7 +235,10 @@ class StateReader:
             self._delete(deletion)
         for position, changes in facts.changed:
             for change in changes:
-                state.offsets.replay(position, change)
+                if change.kind == OFFSETS:
+                    state.offsets.replay(position, change)
+                elif position >= self._settled:
+                    state.changes.add(change)
         names = [(topic.decode(), queue) for topic, queue in run.keys]
         self._see_kept(run, names)
         known = np.array([state.queues[key].files.max_offset if key in state.queues else -1 for key in names])

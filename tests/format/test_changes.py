@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from duetime_format.changes import BODY_BYTES, OFFSETS, StateChange, StateChanges, bodies, decode
+from duetime_format.changes import BODY_BYTES, GROUPS, OFFSETS, PAUSES, StateChange, StateChanges, bodies, decode
 from duetime_format.errors import DamagedBytes
 
 
@@ -13,6 +13,7 @@ def offsets(key: str, value: dict[str, int] | None) -> StateChange:
 
 def test_rows_come_back() -> None:
     rows = [offsets("orders@billing", {"0": 5, "3": 1 << 62}), offsets("größe@gruppe", None)]
+    rows += [StateChange(GROUPS, "billing", [15, False]), StateChange(PAUSES, "@billing", [1, 0])]
     (body,) = bodies(rows)
     assert decode(body) == rows
 
@@ -56,6 +57,10 @@ def test_later_kinds_are_skipped() -> None:
         b'[["offsets","a@b",{"0":1.5}]]',
         b'[["offsets","a@b",{"0":true}]]',
         b'[["offsets","a@b",{"0":9223372036854775808}]]',
+        b'[["groups","billing",[1]]]',
+        b'[["groups","billing",[1,0]]]',
+        b'[["pauses","@billing",[-1,0]]]',
+        b'[["pauses","@billing",{}]]',
         b"[" * 100_000,
         json.dumps([["offsets", "a@b", {"\u00b2": 1}]]).encode(),
     ],

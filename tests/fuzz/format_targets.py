@@ -8,6 +8,7 @@ from duetime.client.record import split_records
 from duetime.v1 import gateway_pb2
 from duetime_format import (
     attempts,
+    changes,
     checks,
     columns,
     ends,
@@ -183,6 +184,19 @@ def bodies_of_our_records(data: bytes) -> None:
         outcome(partial(read, data), DamagedBytes)
     plan, _ = outcome(lambda: plans.decode(data), DamagedBytes)
     assert plan is None or plan.encode() == data
+
+
+STATE = [
+    b'[["offsets","orders@billing",{"0":5,"3":7}],["offsets","a@b",null]]',
+    b'[["groups","billing",[15,false]],["pauses","@billing",[1,0]],["later",[],{}]]',
+]
+
+
+@target(STATE)
+def changes_of_state(data: bytes) -> None:
+    found, _ = outcome(lambda: changes.decode(data), DamagedBytes)
+    for body in changes.bodies(changes.StateChanges(found or ())):
+        assert changes.decode(body) == list(changes.StateChanges(found or ()))
 
 
 JOURNAL = events.begin_body({1: events.PlaceKey("g", "orders", "orders", 2)}) + b"".join(

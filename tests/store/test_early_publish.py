@@ -262,6 +262,27 @@ async def test_offsets_that_groups_commit(shard: Committing) -> None:
     assert found.offset == 2
 
 
+async def test_settings_of_groups_and_pauses(shard: Committing) -> None:
+    await shard.committed(shard.put(sent("A")))
+    putting = await shard.held(shard.stub.PutGroup(consumer_pb2.Group(name="audit"), timeout=DEADLINE_S))
+    request = consumer_pb2.PauseGroupRequest(name=GROUP)
+    pausing = await shard.held(shard.stub.PauseGroup(request, timeout=DEADLINE_S), groups=2)
+    assert not (await shard.stub.ListGroups(consumer_pb2.ListGroupsRequest(), timeout=DEADLINE_S)).groups
+    assert await shard.checkpoint()
+    config = shard.settings.data_dir / "config"
+    assert not {"subscriptionGroup.json", "duetimePauses.json"} & {path.name for path in config.iterdir()}
+    # A fetch still gives messages out.
+    receiving = await shard.held(shard.receive(), groups=3)
+    shard.committer.commit()
+    await putting
+    await pausing
+    assert len(await receiving) == 1
+    await shard.committed(shard.put(sent("B")))
+    assert await shard.committed(shard.receive()) == []
+    (found,) = (await shard.stub.ListGroups(consumer_pb2.ListGroupsRequest(), timeout=DEADLINE_S)).groups
+    assert found.name == "audit"
+
+
 def committed_offset(shard: Committing) -> int:
     path = shard.settings.data_dir / "config" / "consumerOffset.json"
     found = re.search(rf'"{TOPIC}@{GROUP}":{{0:(\d+)', path.read_text())

@@ -16,7 +16,7 @@ import pytest
 from duetime.v1 import gateway_pb2, store_pb2
 from duetime_format import record
 from duetime_format.limits import QUEUE_COUNT_MAX
-from duetime_format.names import DELETED_TOPIC, SCHEDULE_TOPIC, is_group_topic, is_name, is_system_topic
+from duetime_format.names import DELETED_TOPIC, SCHEDULE_TOPIC, STATE_TOPIC, is_group_topic, is_name, is_system_topic
 from google.protobuf.descriptor import FieldDescriptor
 from google.rpc import code_pb2
 from hypothesis import HealthCheck, given, settings
@@ -162,7 +162,9 @@ def unfair(store: Running) -> list[str]:
     for queue in store.node.store.queues.all():
         if not is_name(queue.topic) or len(queue.topic) > 127 or not 0 <= queue.queue < QUEUE_COUNT_MAX:
             found.append(f"{queue.topic!r} {queue.queue}")
-        allowed = queue.topic in (SCHEDULE_TOPIC, "DT_GROUPS", DELETED_TOPIC) or is_group_topic(queue.topic)
+        allowed = queue.topic in (SCHEDULE_TOPIC, "DT_GROUPS", DELETED_TOPIC, STATE_TOPIC) or is_group_topic(
+            queue.topic
+        )
         if queue.max_offset and is_system_topic(queue.topic) and not allowed:
             found.append(queue.topic)
     return found

@@ -1,4 +1,4 @@
-"""Groups in RocketMQ's file: it has the groups of gateways, keeps those of a broker, and nothing is written twice."""
+"""Groups as records and in RocketMQ's file: it gets those of gateways at checkpoints, and keeps those of a broker."""
 
 import asyncio
 import errno
@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 
 from tests.faulty_disk import FaultyDisk
 from tests.format import golden
+from tests.store.groups.running import Consuming
 from tests.store.running import Running
 
 BROKER_4 = {
@@ -44,7 +45,9 @@ async def listed(store: Running) -> dict[str, tuple[int, bool]]:
     return {group.name: (group.retry.max_attempts, group.ordered) for group in answer.groups}
 
 
-def content(store: Running) -> dict[str, Any]:
+async def content(store: Running) -> dict[str, Any]:
+    """The file after a checkpoint."""
+    assert await store.node.parts.checkpointer.write()
     return configs.read(Path(store.settings.data_dir) / "config", configs.GROUPS) or {}
 
 
@@ -57,7 +60,8 @@ async def test_group_is_written_as_a_broker_writes_it_and_survives_a_restart(tmp
     async with Running(tmp_path) as store:
         assert await listed(store) == {}
         await put(store, "billing", max_attempts=5)
-        table = content(store)["subscriptionGroupTable"]
+        assert await listed(store) == {"billing": (5, False)}
+        table = (await content(store))["subscriptionGroupTable"]
         assert table == {
             "billing": {
                 "brokerId": 0,
@@ -82,12 +86,12 @@ async def test_fields_of_a_broker_are_kept(tmp_path: Path) -> None:
         assert await listed(store) == {"CID_a": (3, False)}
         await put(store, "CID_a", ordered=True)
         await put(store, "new")
-        kept = content(store)
+        kept = await content(store)
     entry = kept["subscriptionGroupTable"]["CID_a"]
     before = BROKER_4["subscriptionGroupTable"]["CID_a"]
     assert {name: entry[name] for name in before} == before | {"retryMaxTimes": 16}
     assert entry["consumeMessageOrderly"] is True
-    assert kept["dataVersion"]["counter"] == 6
+    assert kept["dataVersion"]["counter"] == 5
     assert "attributes" not in kept["subscriptionGroupTable"]["new"]
 
 
@@ -97,7 +101,7 @@ async def test_group_beside_a_broker_s_has_the_same_fields(tmp_path: Path, name:
     before = configs.read(directory / "config", configs.GROUPS) or {}
     async with Running(directory, delay_levels=DEFAULT_DELAY_LEVELS) as store:
         await put(store, "billing")
-        after = content(store)
+        after = await content(store)
     ours = after["subscriptionGroupTable"].pop("billing")
     assert after["subscriptionGroupTable"] == before["subscriptionGroupTable"]
     theirs = before["subscriptionGroupTable"]["SELF_TEST_C_GROUP"]
@@ -109,24 +113,52 @@ async def test_group_beside_a_broker_s_has_the_same_fields(tmp_path: Path, name:
 async def test_group_that_is_there_already_is_not_written_again(tmp_path: Path) -> None:
     async with Running(tmp_path) as store:
         await put(store, "billing")
-        counter = content(store)["dataVersion"]["counter"]
+        counter, end = (await content(store))["dataVersion"]["counter"], store.node.store.published_end
         await put(store, "billing")
-        assert content(store)["dataVersion"]["counter"] == counter
+        assert store.node.store.published_end == end
+        assert (await content(store))["dataVersion"]["counter"] == counter
         await asyncio.gather(*(put(store, f"g{number}") for number in range(20)))
-        assert len(await listed(store)) == len(content(store)["subscriptionGroupTable"]) == 21
+        assert len(await listed(store)) == len((await content(store))["subscriptionGroupTable"]) == 21
 
 
-async def test_failed_write_is_reported_and_the_next_one_repairs_it(tmp_path: Path) -> None:
+async def test_changes_outlive_a_kill(tmp_path: Path) -> None:
+    async with Consuming(tmp_path) as store:
+        await put(store, "billing", max_attempts=5)
+        await put(store, "gone")
+        await content(store)
+        await put(store, "billing", ordered=True)
+        await put(store, "late")
+        await store.stub.DeleteGroup(consumer_pb2.DeleteGroupRequest(name="gone"), timeout=60)
+        for _ in range(2):
+            await store.kill()
+            assert await listed(store) == {"billing": (17, True), "late": (17, False)}
+        assert len((await content(store))["subscriptionGroupTable"]) == 2
+
+
+async def test_groups_of_a_broker_that_served_since_count(tmp_path: Path) -> None:
+    """Groups that its file lacks come from the log."""
+    async with Consuming(tmp_path) as store:
+        await put(store, "billing", max_attempts=5)
+        before = await content(store)
+        await put(store, "billing", max_attempts=9)
+        await put(store, "late", max_attempts=9)
+        before["subscriptionGroupTable"]["billing"]["retryMaxTimes"] = 1
+        file = tmp_path / "config" / configs.GROUPS
+        await store.kill(lambda: file.write_text(configs.render(before)) and None)
+        assert await listed(store) == {"billing": (2, False), "late": (9, False)}
+
+
+async def test_group_fails_with_the_flush(tmp_path: Path) -> None:
     disk = FaultyDisk()
-    async with Running(tmp_path, disk=disk) as store:
-        for error, code in ((errno.EIO, "UNAVAILABLE"), (errno.ENOSPC, "RESOURCE_EXHAUSTED")):
-            disk.fail("replace", error, path=configs.GROUPS)
-            with pytest.raises(grpc.aio.AioRpcError, match=r"subscriptionGroup\.json was not written") as caught:
-                await put(store, "billing")
-            assert caught.value.code().name == code
-            disk.mend()
-        await put(store, "other")
-        assert set(content(store)["subscriptionGroupTable"]) == {"billing", "other"}
+    async with Consuming(tmp_path, disk=disk) as store:
+        disk.fail("datasync", errno.EIO)
+        for name in ("billing", "other"):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await put(store, name)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert await listed(store) == {}
+        await store.kill(disk.mend)
+        assert set(await listed(store)) <= {"billing"}
 
 
 async def test_damaged_file_is_reported_and_its_backup_read(tmp_path: Path) -> None:
@@ -146,7 +178,7 @@ async def test_odd_entries_and_counts_do_no_harm(tmp_path: Path) -> None:
     async with Running(tmp_path) as store:
         assert await listed(store) == {"a": (17, False), "b": (1_000, False), "d": (17, False)}
         await put(store, "e")
-        assert content(store)["subscriptionGroupTable"]["c"] == 7
+        assert (await content(store))["subscriptionGroupTable"]["c"] == 7
 
 
 async def test_invalid_name_is_rejected(tmp_path: Path) -> None:
@@ -164,21 +196,18 @@ async def test_attempts_out_of_range_are_refused(tmp_path: Path, attempts: int) 
         assert await listed(store) == {}
 
 
-async def test_many_groups_share_the_writes_and_none_is_missing(tmp_path: Path) -> None:
+async def test_many_groups_share_a_record(tmp_path: Path) -> None:
     disk = FaultyDisk()
     async with Running(tmp_path, disk=disk) as store:
-        before = disk.calls.get("replace", 0)
-        with disk.stalled("replace") as stall:
+        with disk.stalled("datasync") as stall:
             first = asyncio.create_task(put(store, "first"))
             await asyncio.to_thread(stall.begun.wait)
             others = [asyncio.create_task(put(store, f"g{number}", max_attempts=5)) for number in range(300)]
-            last = asyncio.create_task(put(store, "last"))
-            # The list includes groups not written yet.
             async with asyncio.timeout(60):
-                while len(await listed(store)) < 302:
-                    pass
-        await asyncio.gather(first, last, *others)
-        assert disk.calls["replace"] - before <= 3
-        assert len(content(store)["subscriptionGroupTable"]) == 302
+                while len(store.node.store.journal.waiters) < 300:
+                    assert await listed(store) == {}
+        await asyncio.gather(first, *others)
+        assert store.node.store.queues.find("DT_STATE", 0).max_offset == 2
+        assert len(await listed(store)) == 301
     async with Running(tmp_path) as store:
         assert (await listed(store))["g299"] == (5, False)

@@ -1,11 +1,12 @@
 """The parts of a recovered shard: each is created here, once, with everything it needs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from duetime_core.clock import Clock
 from duetime_core.limits.traffic import Traffic
+from duetime_format import changes
 from prometheus_client import CollectorRegistry
 
 from duetime_store.deleting import TopicCalls
@@ -63,7 +64,7 @@ from duetime_store.reading.lites import LiteFiller
 from duetime_store.reading.reader import Reader
 from duetime_store.reading.subscriptions import Subscriptions
 from duetime_store.reading.turns import ScanTurns
-from duetime_store.recovery.checkpointer import Checkpointer
+from duetime_store.recovery.checkpointer import Checkpointer, CheckpointKeeper
 from duetime_store.recovery.moving import PendingMover
 from duetime_store.recovery.recovery import OpenedStore
 from duetime_store.recovery.retention import Cleaner, Policy, SegmentDropper
@@ -184,10 +185,10 @@ def make_parts(base: StoreBase, opened: OpenedStore) -> StoreParts:
     watch, flusher = _make_flusher(base, store, late)
     topics = TopicFile(store.queues.counts, FileWorker(base.directory, base.threads.topics), clock)
     offsets = CommittedOffsets(worker, store, opened.offsets)
-    offsets.fit(store.queues)
     groups, keeper = _make_groups(base, store, offsets, flusher, lines := WaiterLines())
-    lites, filler, receiver = _make_receiver(base, store, reader, groups, lines, offsets, flusher, alarm)
-    checkpointer, indexer = _make_checkpointer(base, opened, flusher, topics, keeper), _make_indexer(base, store)
+    lites, filler, receiver = _make_receiver(base, opened, reader, groups, lines, offsets, flusher, alarm)
+    configured, indexer = _make_configured(base, opened), _make_indexer(base, store)
+    checkpointer = _make_checkpointer(base, opened, flusher, [keeper, configured, receiver.gates.pauses, topics])
     finder = MessageFinder(store, indexer, metrics, turns, shard=shard)
     retries, surveyor = _make_retries(base, store, groups), Surveyor(store.lanes, store.ledger, store.clock, turns)
     end_names = EndNamer(store.queues, store.log, store.indexed, reader, finder, turns)
@@ -207,7 +208,7 @@ def make_parts(base: StoreBase, opened: OpenedStore) -> StoreParts:
         topics=topics,
         topic_calls=TopicCalls(store, topics, readers, backlog, retries, flusher, checkpointer, worker),
         offsets=offsets,
-        subscription_groups=SubscriptionGroups(worker, clock),
+        subscription_groups=configured,
         groups=groups,
         receiver=receiver,
         expirer=LeaseExpirer(groups, alarm),
@@ -328,7 +329,7 @@ def _make_flusher(base: StoreBase, store: Store, late: LateWriter) -> tuple[Disk
 
 
 def _make_checkpointer(
-    base: StoreBase, opened: OpenedStore, flusher: Flusher, topics: TopicFile, keeper: GroupKeeper
+    base: StoreBase, opened: OpenedStore, flusher: Flusher, own: Sequence[CheckpointKeeper]
 ) -> Checkpointer:
     directory, settings, store, worker = base.directory, base.settings, opened.store, base.worker
     return Checkpointer(
@@ -336,7 +337,7 @@ def _make_checkpointer(
         worker,
         flusher,
         QueueTableFile(base.disk, directory.root / queuetable.FILE, directory.queues, opened.table),
-        [keeper, *keepers_of(store, opened.transactions, worker), topics],
+        [*own, *keepers_of(store, opened.transactions, worker)],
         base.metrics,
         interval_ms=settings.checkpoint_ms,
         log_bytes=settings.checkpoint_bytes,
@@ -347,6 +348,7 @@ def _make_groups(
     base: StoreBase, store: Store, offsets: CommittedOffsets, flusher: Flusher, lines: WaiterLines
 ) -> tuple[GroupRegistry, GroupKeeper]:
     settings = base.settings
+    offsets.fit(store.queues)
     state = loading.load(base.directory.root / snapshot.FILE, store, offsets)
     progress = state.progress
     progress.bound(settings.leases_max, settings.groups_max, settings.group_queues_max, settings.lite_places_max)
@@ -361,7 +363,7 @@ def _make_groups(
 
 def _make_receiver(
     base: StoreBase,
-    store: Store,
+    opened: OpenedStore,
     reader: Reader,
     groups: GroupRegistry,
     lines: WaiterLines,
@@ -370,6 +372,7 @@ def _make_receiver(
     alarm: ClockAlarm,
 ) -> tuple[Lites, LiteFiller, GroupReceiver]:
     settings, turns, metrics = base.settings, base.turns, base.metrics
+    store = opened.store
     queues, clock = store.queues, store.clock
     lites = Lites(settings.lite_topics_max, metrics)
     places = LitePlaces(groups.progress, lines)
@@ -377,12 +380,17 @@ def _make_receiver(
     brokers = brokers_offsets(base.directory.config)
     lite_fetcher = LiteFetcher(queues, clock, reader, groups, lites, filler, brokers)
     permits = GroupPermits(clock)
-    gates = DeliveryGates(GroupPauses(base.worker, clock, alarm), permits, KeyGates(permits, lines))
+    pauses = GroupPauses(base.worker, store, flusher, alarm, opened.changes.of(changes.PAUSES))
+    gates = DeliveryGates(pauses, permits, KeyGates(permits, lines))
     base.registry.register(GateCollector(gates, groups))
     waiting = LiteReceiver(queues, store.log, clock, lite_fetcher, lines, filler, turns, gates)
     wait_ms = settings.priority_wait_ms
     fetcher = PriorityFetcher(queues, clock, reader, groups, wait_ms=wait_ms, claims=metrics.claims)
     return lites, filler, GroupReceiver(store, fetcher, groups, lines, offsets, flusher, turns, waiting)
+
+
+def _make_configured(base: StoreBase, opened: OpenedStore) -> SubscriptionGroups:
+    return SubscriptionGroups(base.worker, opened.store, opened.changes.of(changes.GROUPS))
 
 
 def _make_indexer(base: StoreBase, store: Store) -> Indexer | None:

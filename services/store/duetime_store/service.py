@@ -374,7 +374,8 @@ class StoreService(store_pb2_grpc.StoreServicer):
     async def PutGroup(self, request: consumer_pb2.Group, context: Any) -> store_pb2.PutGroupResponse:
         check_group(request.name)
         self._groups.gates.learn(request.name, request.limits)
-        await self._subscription_groups.put(request)
+        self._subscription_groups.put(request)
+        await self._flusher.events_durable()
         return store_pb2.PutGroupResponse()
 
     async def ShareRates(self, request: store_pb2.ShareRatesRequest, context: Any) -> store_pb2.ShareRatesResponse:

@@ -298,12 +298,28 @@ async def test_pause_that_is_not_written_is_no_pause(tmp_path: Path) -> None:
     disk = FaultyDisk()
     async with Consuming(tmp_path / "store", disk=disk) as store:
         await store.send("a")
-        for error, code in ((errno.EIO, "UNAVAILABLE"), (errno.ENOSPC, "RESOURCE_EXHAUSTED")):
-            disk.fail("replace", error, path=pauses.FILE)
-            with pytest.raises(grpc.aio.AioRpcError, match=r"duetimePauses\.json was not written") as caught:
-                await pause(store)
-            assert caught.value.code().name == code
-            disk.mend()
+        disk.fail("datasync", errno.EIO)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await pause(store)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        found = await store.stub.DescribeGroup(consumer_pb2.DescribeGroupRequest(), timeout=60)
+        assert not found.pauses
+        disk.mend()
+
+
+async def test_pauses_outlive_a_kill(tmp_path: Path) -> None:
+    async with Consuming(tmp_path / "store") as store:
+        await store.send("a")
+        await pause(store)
+        file = store.settings.data_dir / "config" / pauses.FILE
+        assert not file.exists()
+        for _ in range(2):
+            await store.kill()
+            assert await store.receive() == []
+            # The start's checkpoint has it.
+            assert file.exists()
+        await resume(store)
+        await store.kill()
         assert names(await store.receive()) == ["a"]
 
 

@@ -1,6 +1,6 @@
 """Operators' calls about a group on this shard: describe, reset, delete."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from duetime.v1 import consumer_pb2
 from duetime_core.errors import FailedPrecondition, InvalidArgument, Violation, refuse
@@ -203,7 +203,7 @@ class GroupAdmin:
             return request.offset
         return queue.max_offset if wanted == "latest" else queue.min_offset
 
-    async def delete(self, request: consumer_pb2.DeleteGroupRequest, forget: Callable[[str], Awaitable[None]]) -> None:
+    async def delete(self, request: consumer_pb2.DeleteGroupRequest, forget: Callable[[str], None]) -> None:
         """Staged on return; `forget` removes the group's configuration.
 
         Raises:
@@ -228,5 +228,5 @@ class GroupAdmin:
         back = retry_topic(request.name)
         ends = {queue.queue: queue.max_offset for queue in self._queues.of_topic(back)}
         self._offsets.delete(request.name, {back: ends} if ends else {})
+        forget(request.name)
         await self._flusher.events_durable()
-        await forget(request.name)

@@ -1,6 +1,6 @@
 """The Store's calls about groups: translate in, call, translate out."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from duetime.v1 import consumer_pb2, leases_pb2, store_pb2
@@ -233,7 +233,7 @@ class GroupCalls:
         await self._receiver.durable()
         return response
 
-    async def delete(self, request: consumer_pb2.DeleteGroupRequest, forget: Callable[[str], Awaitable[None]]) -> None:
+    async def delete(self, request: consumer_pb2.DeleteGroupRequest, forget: Callable[[str], None]) -> None:
         await self.admin.delete(request, forget)
         await self.gates.forget(request.name)
         await self._receiver.durable()

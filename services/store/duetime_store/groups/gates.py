@@ -34,7 +34,7 @@ class DeliveryGates(NamedTuple):
         await self.pauses.forget(group)
 
     async def forget_topic(self, topic: str) -> None:
-        """Removes pauses of a deleted topic, and the state of limits. Raises: DiskFull, Unavailable."""
+        """Removes pauses of a deleted topic, and the state of limits. Raises: DiskFull, ReadOnly."""
         self.permits.forget_topic(topic)
         self.keys.forget_topic(topic)
         await self.pauses.forget_topic(topic)

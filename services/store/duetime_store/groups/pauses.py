@@ -2,32 +2,33 @@
 
     {"pauses": [{"group": "billing", "topic": "orders", "sinceMs": 1700000000000, "untilMs": 1700003600000}, ...]}
 
-`topic` empty: all topics of the group. `group` empty: all groups, in one topic. `untilMs` 0: until it is resumed. The
-file is replaced with each change, durable when a call returns. A fetch checks the pause in its own step, so a group
-receives nothing once its pause is answered.
+`topic` empty: all topics of the group. `group` empty: all groups, in one topic. `untilMs` 0: until it is resumed. A
+change is one of the journal (duetime_store.log.journal): it counts once its record is durable, and the file follows at
+checkpoints. A fetch checks the pause in its own step, so a group receives nothing once its pause is answered.
 Leases from before stay valid: they can be acknowledged, renewed and returned.
 """
 
 import asyncio
-from collections.abc import Container, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import structlog
 from duetime.v1 import consumer_pb2
-from duetime_core.errors import DiskFull, InvalidArgument, Overloaded, Unavailable, Violation, refuse
+from duetime_core.errors import InvalidArgument, Overloaded, Violation, refuse
+from duetime_format.changes import PAUSES, StateChange
 from duetime_format.errors import within
 from duetime_format.levels import DELAY_MS_MAX
 
 from duetime_store.files import configs
-from duetime_store.files.gate import NO_ROOM
 from duetime_store.files.worker import FileWorker
 from duetime_store.groups.offsets import check_group
-from duetime_store.lanes.alarm import ClockAlarm, ShardClock
+from duetime_store.lanes.alarm import ClockAlarm
+from duetime_store.writing.flusher import Flusher
+from duetime_store.writing.store import Store
 
 log = structlog.get_logger()
 
 FILE = "duetimePauses.json"
-# Each change writes all pauses of the shard.
 GROUP_PAUSES_MAX, SHARD_PAUSES_MAX = 100, 10_000
 
 
@@ -60,18 +61,29 @@ Pauses = Mapping[tuple[str, str], Pause]
 
 
 class GroupPauses:
-    """The file's content. Belongs to the event loop's thread; `worker` writes."""
+    """The pauses as of the log's published end. Belongs to the event loop's thread; `worker` writes."""
 
-    def __init__(self, worker: FileWorker, clock: ShardClock, alarm: ClockAlarm) -> None:
+    def __init__(
+        self, worker: FileWorker, store: Store, flusher: Flusher, alarm: ClockAlarm, replayed: Iterable[StateChange]
+    ) -> None:
+        """`replayed`: changes of the log that the file lacks."""
         self._worker = worker
-        self._clock = clock
+        self._store = store
+        self._flusher = flusher
+        self._clock = store.clock
         self._alarm = alarm
         loaded = configs.load(worker.directory.config, FILE)
         if loaded.fault:
             log.error("file of pauses is damaged: groups may receive", file=FILE, why=loaded.fault)
         self._pauses: Pauses = _parsed(loaded.value)
-        self._writing = asyncio.Lock()
+        # Journaled and not published yet; None: the pause ends.
+        self._ahead: dict[tuple[str, str], Pause | None] = {}
         self._waiters: set[asyncio.Future[None]] = set()
+        # Changes so far, and those in the file.
+        self._edition = self._written = 0
+        for change in replayed:
+            self._learn(change)
+        store.journal.learners[PAUSES] = self._learn
 
     # --- receivers --------------------------------------------------------------------------------------------------
 
@@ -125,7 +137,7 @@ class GroupPauses:
         Raises:
             InvalidArgument: a field is wrong, or the end is not in the future.
             PausesExhausted: there are too many.
-            DiskFull, Unavailable: it was not written, and nothing has changed.
+            ReadOnly, DiskFull: it is not durable.
         """
         _check_names(request)
         refuse(within("for_ms", request.for_ms, 0, DELAY_MS_MAX))
@@ -145,7 +157,8 @@ class GroupPauses:
     async def resume(self, request: consumer_pb2.ResumeGroupRequest) -> consumer_pb2.GroupPauses:
         """As `pause`. Without a topic all pauses of the group end."""
         _check_names(request)
-        ended = [key for key in self._pauses if key[0] == request.name and request.topic in ("", key[1])]
+        known = {**self._pauses, **self._ahead}
+        ended = [key for key in known if key[0] == request.name and request.topic in ("", key[1])]
         if ended:
             await self._change(dict.fromkeys(ended))
             log.info("group is resumed", group=request.name, topic=request.topic)
@@ -163,6 +176,7 @@ class GroupPauses:
             changed[group, ""] = Pause(named.since_ms, named.until_ms)
         if changed != self._pauses:
             self._pauses = changed
+            self._edition += 1
             self._wake()
 
     async def forget(self, group: str) -> None:
@@ -171,9 +185,9 @@ class GroupPauses:
         self._wake()
 
     async def forget_topic(self, topic: str) -> None:
-        """Ends the pauses of a deleted topic, and waits for it. Raises: DiskFull, Unavailable."""
+        """Ends the pauses of a deleted topic, and waits for it. Raises: DiskFull, ReadOnly."""
         self._wake()
-        ended = [key for key in self._pauses if key[1] == topic]
+        ended = [key for key in {**self._pauses, **self._ahead} if key[1] == topic]
         if ended:
             await self._change(dict.fromkeys(ended))
 
@@ -183,24 +197,40 @@ class GroupPauses:
                 waiter.set_result(None)
 
     async def _change(self, changes: Mapping[tuple[str, str], Pause | None]) -> None:
-        """Applies and writes changes; None: the pause ends."""
-        async with self._writing:
-            before, known = self._pauses, self.all()
-            for key, pause in changes.items():
-                if pause is not None:
-                    _check_new(known, key)
-            changed = {**known, **changes}
-            self._pauses = {key: pause for key, pause in changed.items() if pause is not None}
-            try:
-                await self._worker.run(self._write, self._pauses)
-            except OSError as error:
-                self._pauses = before
-                why = f"the pauses of groups are not saved, {FILE} was not written: {error.strerror or error}"
-                raise (
-                    DiskFull(why) if error.errno in NO_ROOM else Unavailable(why, reason="GROUP_NOT_KEPT")
-                ) from error
-            finally:
-                self._wake()
+        """Makes changes durable; None: the pause ends."""
+        self._store.gate.check_write()
+        known = {key: pause for key, pause in {**self.all(), **self._ahead}.items() if pause is not None}
+        for key, pause in changes.items():
+            if pause is not None:
+                _check_new(known, key)
+        for key, pause in changes.items():
+            self._ahead[key] = pause
+            group, topic = key
+            self._store.journal.change(StateChange(PAUSES, f"{topic}@{group}", pause and list(pause)))
+        await self._flusher.events_durable()
+
+    def _learn(self, change: StateChange) -> None:
+        """Applies a published change."""
+        topic, _, group = change.key.rpartition("@")
+        key, pause = (group, topic), None if change.value is None else Pause(*change.value)
+        changed = {**self.all(), key: pause}
+        self._pauses = {known: lasting for known, lasting in changed.items() if lasting is not None}
+        if key in self._ahead and self._ahead[key] == pause:
+            del self._ahead[key]
+        self._edition += 1
+        self._wake()
+
+    def capture(self) -> Callable[[], Awaitable[None]] | None:
+        """See duetime_store.recovery.checkpointer.CheckpointKeeper."""
+        edition, pauses = self._edition, self._pauses
+        if edition == self._written:
+            return None
+
+        async def write() -> None:
+            await self._worker.run(self._write, pauses)
+            self._written = edition
+
+        return write
 
     def _write(self, pauses: Pauses) -> None:
         """On the worker's thread."""

@@ -15,6 +15,7 @@ from struct import Struct
 import numpy as np
 from duetime_core.clock import SystemClock
 from duetime_core.errors import DueTimeError
+from duetime_format.changes import GROUPS
 from duetime_format.columns import Ints, RecordRun
 from duetime_format.keys import rows_of
 from duetime_format.lanes import LANE_TOPICS, TIMER_LANE_FIRST
@@ -400,12 +401,21 @@ class _Export:
         if missing or added.counts:
             self._write_json(config, configs.TOPICS, {**known, "topicConfigTable": {**table, **missing}})
 
+        self._write_groups(config)
         progress, committed = self._half_export.progress(), kept.current(self._state.files, self._state.offsets)
         if progress or (committed and configs.as_read(committed) != configs.read(config, configs.CONSUMER_OFFSETS)):
             self._write_json(config, configs.CONSUMER_OFFSETS, configs.with_group_offsets(committed, progress))
         self._write_versions(config)
         content = self._lane_export.check.encode().ljust(_CHECKPOINT_BYTES, b"\0")
         self._disk.write_file(self._target / CHECK_FILE, content)
+
+    def _write_groups(self, config: Path) -> None:
+        """Adds the groups that only the log has."""
+        loaded = configs.load(config, configs.GROUPS)
+        known = configs.groups(loaded.value)
+        found = {change.key: change.value for change in self._state.changes.of(GROUPS)}
+        if found := {name: row for name, row in found.items() if loaded.is_ours or name not in known}:
+            self._write_json(config, configs.GROUPS, configs.with_groups(loaded.value, found, self._now_ms))
 
     def _write_versions(self, config: Path) -> None:
         """A broker with storeType=defaultRocksDB reads only files whose version is above that of its RocksDB, 0."""

@@ -18,6 +18,7 @@ import numpy as np
 import structlog
 from duetime_core.errors import StartupError
 from duetime_format import layout, record
+from duetime_format.changes import StateChanges
 from duetime_format.errors import DamagedBytes
 from duetime_format.lanes import TIMER_LANE_FIRST, TIMER_LANES_MAX, is_timer_lane, lane_of, level_of, queue_of
 from duetime_format.names import CANCELLED_TOPIC, HALF_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
@@ -101,6 +102,8 @@ class OpenedStore:
     table: QueueTable | None = None
     # Offsets of groups, with the log's changes.
     offsets: KeptTable = field(default_factory=KeptTable)
+    # Other changes of state that the files lack.
+    changes: StateChanges = field(default_factory=StateChanges)
 
 
 def open_store(directory: StoreDirectory, settings: StoreSettings, clock: ShardClock, orders: Executor) -> OpenedStore:
@@ -147,6 +150,7 @@ class _Recovery:
         self._recent = RecentIds(settings.recent_ids_count, settings.recent_ids_ms)
         self._replay = LogReplay(self._queues, self._history, self._recent)
         self._replay.offsets = load_kept(LocalFiles(directory.root))
+        self._replay.files_position = self._points[0].position if self._points else 0
         self._ledger = make_ledger(directory, self._log, clock.now_ms())
 
     def run(self) -> OpenedStore:
@@ -193,7 +197,7 @@ class _Recovery:
         report.repeated, report.damage = replay.units.repeated_count, replay.damage
         report.missing_bytes = sum(end - first for first, end in self._log.missing)
         report.read_queues = self._loading.read_count
-        return OpenedStore(store, report, table, self._loading.table, replay.offsets)
+        return OpenedStore(store, report, table, self._loading.table, replay.offsets, replay.changes)
 
     def _read_points(self) -> list[tuple[int, Checkpoint]]:
         """Serials and checkpoints. One without timer lanes does not count if such a queue exists: its units have no due

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import structlog
 from duetime_format import layout
+from duetime_format.changes import OFFSETS, StateChanges
 from duetime_format.columns import Ints, RecordRun
 from duetime_format.deletions import Deletion
 from duetime_format.lanes import level_of
@@ -71,6 +72,9 @@ class LogReplay:
         self.before_ms = 0
         # Offsets of groups.
         self.offsets = KeptTable()
+        # Other changes of state after the newest checkpoint, whose files include the earlier ones.
+        self.changes = StateChanges()
+        self.files_position = 0
         # The two largest store times.
         self._latest_ms = [0, 0]
         # Position after the last record.
@@ -136,7 +140,10 @@ class LogReplay:
             self._plan(*planned)
         for position, changes in facts.changed:
             for change in changes:
-                self.offsets.replay(position, change)
+                if change.kind == OFFSETS:
+                    self.offsets.replay(position, change)
+                elif position >= self.files_position:
+                    self.changes.add(change)
 
     def _replay_damaged(self, item: DamagedRecord) -> None:
         found = item.record
