@@ -246,6 +246,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ("shopping:app", "\n1 / 0", "can't import shopping: ZeroDivisionError: division by zero (shopping.py, line 2)"),
         ("shopping:app", "app = 1 +", "can't import shopping: SyntaxError: invalid syntax (shopping.py, line 1)"),
         ("shopping:app", "None.app", "'NoneType' object has no attribute 'app' (shopping.py, line 1)"),
+        ("shopping:app", "class End(BaseException): ...\nraise End", "shopping: End (shopping.py, line 2)"),
         ("shopping:app", "raise SystemExit(3)", "can't import shopping: SystemExit: 3 (shopping.py, line 1)"),
     ],
 )

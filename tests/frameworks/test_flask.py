@@ -115,7 +115,8 @@ def test_configuration_has_precedence() -> None:
     with pytest.raises(InvalidArgument, match="token"):
         assert tasks.producer
     tasks.init_app(Flask("two"))
-    assert "far:2" in repr(tasks)
+    assert "near:1" in repr(tasks)
+    assert tasks.producer
 
 
 def test_application_has_one_extension_and_tasks_need_one(stall: Stall) -> None:

@@ -10,6 +10,7 @@ from duetime import (
     CancelResult,
     Closed,
     LeasedMessage,
+    MessageCancelled,
     Middleware,
     Reject,
     Retry,
@@ -69,12 +70,14 @@ def test_pending_tasks_are_cancelled_and_replaced(app: App, note: Task[[str], No
     with app.eager() as eager:
         first = note.later("1h", "first")
         assert note.cancel(first) is CancelResult.CANCELLED
-        assert note.cancel(first.message_id) is CancelResult.NOT_FOUND
+        assert note.cancel(first.message_id) is CancelResult.CANCELLED
+        assert note.cancel("unknown") is CancelResult.NOT_FOUND
         assert note.cancel(note.send("now")) is CancelResult.ALREADY_FIRED
         of_ann = note.with_options(key="ann", replace=True)
         before = of_ann.later("1h", "before")
         note.with_options(key="bob", replace=True).later("1h", "of bob")
         assert of_ann.later("2h", "after").replaced_id == before.message_id
+        assert note.cancel(before) is CancelResult.CANCELLED
         eager.advance("2h")
     assert notes == ["now", "of bob", "after"]
 
@@ -95,6 +98,34 @@ def test_repeated_id_runs_once(app: App, note: Task[[str], None], notes: list[st
         receipts = once.send("first"), once.send("second")
     assert notes == ["first"]
     assert [(one.message_id, one.duplicate) for one in receipts] == [("one", False), ("one", True)]
+
+
+def test_id_of_a_withdrawn_call_is_not_used_again(app: App, note: Task[[str], None], notes: list[str]) -> None:
+    once = note.with_options(id="one")
+    replaced = note.with_options(id="two", key="ann", replace=True)
+    with app.eager() as eager:
+        once.cancel(once.later("1h", "first"))
+        replaced.later("1h", "second")
+        note.with_options(key="ann", replace=True).later("1h", "third")
+        for call, end in (once, "CANCELLED"), (replaced, "REPLACED"):
+            with pytest.raises(MessageCancelled, match=f"was {end.lower()} and is never delivered") as raised:
+                call.later("1h", "again")
+            assert raised.value.end == end
+        eager.advance("1h")
+    assert notes == ["third"]
+
+
+def test_past_due_time_is_now(app: App) -> None:
+    due = []
+
+    @app.task
+    def note() -> None:
+        due.append(current().due_at)
+
+    clock = FakeClock()
+    with app.eager(clock):
+        receipt = note.at(datetime(2020, 1, 1, tzinfo=UTC))
+    assert due == [receipt.deliver_at] == [datetime.fromtimestamp(clock.now_ms() / 1000, UTC)]
 
 
 def test_decision_in_a_group_counts(app: App, notes: list[str]) -> None:

@@ -1,11 +1,13 @@
 """Tasks in processes: outcomes, time limits, deaths, signals and the end of each process."""
 
 import os
+import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -64,6 +66,18 @@ HEAVY = """
             sum(range(10**13))
         if does == "die":
             os.kill(os.getpid(), signal.SIGKILL)
+        if does in ("die-alone", "hang-alone"):
+            os.system("sleep 600 & echo $! >> $NOTES.children")
+            if (child := os.fork()) == 0:
+                while True:
+                    signal.pause()
+            with Path(os.environ["NOTES"] + ".children").open("a") as notes:
+                notes.write(f"{child}\\n")
+            if does == "die-alone":
+                os.kill(os.getpid(), signal.SIGKILL)
+            threading.Event().wait()
+        if does == "close":
+            sys.stdout.close()
         if does == "terminated":
             os.kill(os.getpid(), signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGINT)
@@ -101,6 +115,12 @@ def call(heavy: Any, does: str, timeout_s: float | None = None, attempt: int = 3
     heavy.app.processes.handler(heavy.work.__wrapped__, timeout_s, middleware)(delivery(does, attempt))
 
 
+def ended(pid: int) -> bool:
+    """Whether a process has ended. It may remain until another process has read its exit code."""
+    found = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return found.stdout.strip()[:1] in ("", "Z")
+
+
 def notes(tmp_path: Path, file: str = "notes") -> list[tuple[int, str, int]]:
     lines = [line.split() for line in (tmp_path / file).read_text().splitlines()]
     return [(int(pid), does, int(attempt)) for pid, does, attempt in lines]
@@ -117,6 +137,8 @@ def test_process_is_used_again_after_each_outcome(heavy: Any, tmp_path: Path) ->
     with pytest.raises(HostedError, match="3"):
         call(heavy, "exit")
     call(heavy, "terminated")
+    call(heavy, "close")
+    call(heavy, "nothing")
     assert retry.value.after_s == 30
     for error in (handler_error(retry.value), handler_error(failed.value)):
         assert (error.type, error.message) == ("TooHeavy", "7 kg")
@@ -144,6 +166,17 @@ def test_time_limit_and_death_end_one_process(heavy: Any, tmp_path: Path) -> Non
     heavy.app.close()
     with pytest.raises(ProcessLookupError):
         os.kill(pids[3], 0)
+
+
+@pytest.mark.parametrize("does", ["die-alone", "hang-alone"])
+async def test_processes_that_a_task_has_started_end_with_it(heavy: Any, tmp_path: Path, does: str) -> None:
+    error = HostedError if does == "die-alone" else TimeoutError
+    with pytest.raises(error):
+        call(heavy, does, timeout_s=5.0 if does == "hang-alone" else WAIT_S)
+    children = [int(line) for line in (tmp_path / "notes.children").read_text().splitlines()]
+    assert len(children) == 2
+    for child in children:
+        await until(partial(ended, child))
 
 
 def test_middleware_runs_beside_the_function_and_here_after_the_end_of_its_process(heavy: Any, tmp_path: Path) -> None:

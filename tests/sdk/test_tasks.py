@@ -1,6 +1,7 @@
 """Tasks: their signatures as messages, direct calls and injected values."""
 
 import asyncio
+import contextvars
 import functools
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -13,6 +14,7 @@ from uuid import UUID
 import pytest
 from duetime import (
     App,
+    Consumer,
     Context,
     Depends,
     InvalidArgument,
@@ -163,6 +165,19 @@ def test_arguments_of_another_signature_are_rejected_without_a_run(app: App, bod
     with pytest.raises(Reject) as raised:
         task.handler()(sent)
     assert reason in str(raised.value)
+
+
+def test_abandoned_coroutine_ends_in_another_context(app: App) -> None:
+    @app.task
+    async def stay() -> None:
+        await asyncio.sleep(0)
+
+    class Sent:
+        content_type, body = "", b"{}"
+
+    coroutine = stay.handler()(cast("Any", Sent()))
+    contextvars.copy_context().run(coroutine.send, None)
+    coroutine.close()
 
 
 def test_values_keep_their_types(app: App) -> None:
@@ -407,6 +422,17 @@ def test_overrides_replace_providers(app: App) -> None:
         store.send()
     store()
     assert seen == ["fake", "fake"]
+
+
+def test_limit_of_no_time_is_rejected(app: App) -> None:
+    consumer = Consumer(group="shop")
+    makers: list[Any] = [app.task, functools.partial(app.every, "1h"), functools.partial(consumer.handler, "mail")]
+    for make in makers:
+        with pytest.raises(InvalidArgument, match="timeout: '0s' is below 1 ms"):
+            make(timeout="0s")
+    app.task(name="mail")(lambda: None)
+    with pytest.raises(InvalidArgument, match="time_limit"):
+        app.consumer(time_limit="0s")
 
 
 def test_task_knows_its_delivery(app: App) -> None:

@@ -168,7 +168,7 @@ def load(spec: str) -> App:
         if _place(error):
             raise _not_imported(module, error) from error
         raise CannotStart(f"module {module} has no {name!r}") from None
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # also SystemExit, and pytest's own kinds
         raise _not_imported(module, error) from error
     if not isinstance(found, App):
         raise CannotStart(f"{spec} is {type(found).__name__}, not duetime.App")
@@ -176,8 +176,8 @@ def load(spec: str) -> App:
 
 
 def _not_imported(module: str, error: BaseException) -> CannotStart:
-    text = " ".join(str(error).split())
-    return CannotStart(f"can't import {module}: {type(error).__name__}: {text}{_place(error)}")
+    text = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
+    return CannotStart(f"can't import {module}: {text}{_place(error)}")
 
 
 def _place(error: BaseException) -> str:

@@ -7,7 +7,7 @@ from duetime_format.lengths import Length, whole_ms
 
 from duetime.client.errors import InvalidArgument
 
-__all__ = ["Length", "milliseconds", "seconds"]
+__all__ = ["Length", "limit_seconds", "milliseconds", "seconds"]
 
 
 def milliseconds(length: Length, field: str, kind: type[InvalidArgument] = InvalidArgument) -> int:
@@ -26,6 +26,14 @@ def milliseconds(length: Length, field: str, kind: type[InvalidArgument] = Inval
 def seconds(length: Length, field: str) -> float:
     """As `milliseconds`, in seconds. Raises: InvalidArgument."""
     return milliseconds(length, field) / 1000
+
+
+def limit_seconds(length: Length | None, field: str) -> float | None:
+    """The limit of a run, in seconds; None: there is none. Raises: InvalidArgument: also for 0, which none keeps."""
+    found = None if length is None else seconds(length, field)
+    if found == 0:
+        raise InvalidArgument.of(field, f"{length!r} is below 1 ms; without a limit it is None")
+    return found
 
 
 @lru_cache(maxsize=1024)

@@ -55,6 +55,35 @@ connections = ForkGuard()
 after_fork(connections.note_forked)
 
 
+class OwnPipes:
+    """Ends of pipes that belong to this process alone; in a forked child they are /dev/null. A child that kept them
+    open would hide the end of this process from the other ends."""
+
+    def __init__(self) -> None:
+        self._fds: set[int] = set()
+
+    def add(self, *fds: int) -> None:
+        """Adds open descriptors; programs that this process starts do not inherit them, either."""
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        self._fds.update(fds)
+
+    def discard(self, *fds: int) -> None:
+        """Removes descriptors, before they are closed."""
+        self._fds.difference_update(fds)
+
+    def replace(self) -> None:
+        """Called in a forked child. It closes none: their objects would close others with the same numbers."""
+        null_fd = os.open(os.devnull, os.O_RDWR)
+        for fd in self._fds:
+            os.dup2(null_fd, fd, inheritable=False)
+        os.close(null_fd)
+
+
+own_pipes = OwnPipes()
+after_fork(own_pipes.replace)
+
+
 class Signals:
     """A with block that calls a function on SIGTERM and SIGINT, or on other signals, in the running event loop. It has
     no effect in threads other than the main one."""

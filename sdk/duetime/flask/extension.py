@@ -27,6 +27,8 @@ class FlaskTasks(App):
     def __init__(self, name: str, app: Flask | None = None, **options: Any) -> None:
         middleware = [TaskAppContext(self.flask_app), *options.pop("middleware", ())]
         super().__init__(name, middleware=middleware, **options)
+        # The arguments, for applications whose configuration has none.
+        self._given = self._server, self._token, self._tls
         self._flask_app: Flask | None = None
         if app is not None:
             self.init_app(app)
@@ -41,9 +43,10 @@ class FlaskTasks(App):
             raise InvalidArgument.of("app", f"{app.name} has the tasks of {app.extensions[EXTENSION].name} already")
         app.extensions[EXTENSION] = self
         self._flask_app = app
-        self._server = app.config.get("DUETIME_SERVER", self._server)
-        self._token = app.config.get("DUETIME_TOKEN", self._token)
-        self._tls = app.config.get("DUETIME_TLS", self._tls)
+        server, token, tls = self._given
+        self._server = app.config.get("DUETIME_SERVER", server)
+        self._token = app.config.get("DUETIME_TOKEN", token)
+        self._tls = app.config.get("DUETIME_TLS", tls)
         # One that is connected by an earlier configuration.
         self.close()
         app.cli.add_command(duetime)

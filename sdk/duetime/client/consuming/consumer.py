@@ -35,7 +35,7 @@ from duetime.client.errors import (
 )
 from duetime.client.fault_log import FaultLog
 from duetime.client.groups import new_group
-from duetime.client.lengths import Length, seconds
+from duetime.client.lengths import Length, limit_seconds, seconds
 from duetime.client.process import Signals
 from duetime.client.retry_policy import Backoff, attempts_max, handler_policy
 from duetime.client.tokens import TokenSource, credentials_for
@@ -164,7 +164,7 @@ class Consumer:
         )
         shared = subscription, concurrency
         self._check_shared(topic, shared)
-        timeout_s = None if timeout is None else seconds(timeout, "timeout")
+        timeout_s = limit_seconds(timeout, "timeout")
         around = (*self._middleware, *checked(middleware))
         wrapping = HandlerCallOptions(around, decoding(body, bad_body), bad_body)
 

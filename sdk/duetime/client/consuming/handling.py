@@ -252,7 +252,8 @@ class HandlerRunner:
         try:
             await work(item)
         except Exception as error:
-            self._fail(error)
+            if self._loop.is_running():  # else an abandoned handler ends with the process
+                self._fail(error)
         finally:
             # The task's own loop, even if it has ended: then None.
             self._handlers.discard(asyncio.current_task(self._loop))
@@ -306,6 +307,8 @@ class HandlerRunner:
                 raise
             self._failed(handler, message, error)
         except Exception as error:
+            if not self._loop.is_running():
+                raise  # as GeneratorExit below, from its cleanup
             if self._is_cancelled() and not isinstance(decision_of(error), Retry | Reject):
                 # A drain cancelled the handler, and its cleanup raised.
                 self._cancelled(handler, message)

@@ -16,7 +16,7 @@ from duetime.client.consuming.leased import LeasedMessage
 from duetime.client.consuming.leases import LEASE_S_MAX, named, tag_named
 from duetime.client.consuming.wrapping import Middleware, checked
 from duetime.client.errors import InvalidArgument
-from duetime.client.lengths import Length, seconds
+from duetime.client.lengths import Length, limit_seconds
 from duetime.client.retry_policy import Backoff, handler_policy
 from duetime.client.sending.producer import AsyncProducer
 from duetime.client.sync.background import background
@@ -143,14 +143,12 @@ class App:
             InvalidArgument: an argument breaks its rule, the name is taken, a task of the same topic has another limit,
                 or the function can't be a task: it has `*args`, or a type that JSON can't hold.
         """
-
-        timeout_s = None if timeout is None else seconds(timeout, "timeout")
         options = TaskOptions(
             name or "",
             topic or self.name,
             retry,
             max_attempts,
-            timeout_s,
+            limit_seconds(timeout, "timeout"),
             process=process,
             limit=TaskLimit(rate, per_key),
             sharding_key=sharding_key,
@@ -180,13 +178,12 @@ class App:
             InvalidArgument: as `task`, or the times break a rule. The server checks a cron expression and its zone.
         """
         found = schedule_times(times, settings)
-        timeout = settings.get("timeout")
         options = TaskOptions(
             settings.get("name", ""),
             settings.get("topic") or self.name,
             settings.get("retry"),
             settings.get("max_attempts"),
-            None if timeout is None else seconds(timeout, "timeout"),
+            limit_seconds(settings.get("timeout"), "timeout"),
             found,
             settings.get("process", False),
         )
@@ -262,7 +259,7 @@ class App:
         found.name_of = self.name_of
         found.schedules = self.schedules(wanted) if schedules else None
         found.limits = declared((task.topic, task.options.limit) for task in self.tasks.values())
-        limit_s = None if time_limit is None else seconds(time_limit, "time_limit")
+        limit_s = limit_seconds(time_limit, "time_limit")
         # The rest of a lease is at least half of it: it is renewed after a third, by checks at each sixth.
         lease_s = min(max(60.0, 2 * (limit_s or 0.0) + 30.0), LEASE_S_MAX)
         for task in self.tasks.values():

@@ -76,7 +76,8 @@ class TaskRun:
         return Occurrence(message.schedule or self._task, message.planned_at or message.born_at)
 
 
-running: ContextVar[TaskRun] = ContextVar("duetime_task")
+# None: no task runs.
+running: ContextVar[TaskRun | None] = ContextVar("duetime_task", default=None)
 
 
 def current() -> Context:
@@ -95,21 +96,21 @@ def occurrence() -> Occurrence:
 
 def current_if_any() -> Context | None:
     """As `current`; None: no task runs."""
-    found = running.get(None)
+    found = running.get()
     return None if found is None else found.context
 
 
 def occurrence_if_any() -> Occurrence | None:
     """As `occurrence`; None: no task runs."""
-    found = running.get(None)
+    found = running.get()
     return None if found is None else found.occurrence
 
 
 def _running() -> TaskRun:
-    try:
-        return running.get()
-    except LookupError:
-        raise LookupError("no task runs here") from None
+    found = running.get()
+    if found is None:
+        raise LookupError("no task runs here")
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from duetime_format.schedules import ONE, is_late, next_planned
 
 from duetime.client.administering.schedules import ScheduleTimes, times_fields
 from duetime.client.consuming.failing import Retry, decision_of
-from duetime.client.errors import Closed, InvalidArgument
+from duetime.client.errors import Closed, InvalidArgument, MessageCancelled
 from duetime.client.ids import new_id
 from duetime.client.lengths import Length, milliseconds
 from duetime.client.message import CancelResult, Message, MessageRef, Receipt, moment, ref_of, to_proto
@@ -138,7 +138,9 @@ class EagerQueue:
         self._unplanned = [*self._schedules.values()]
         self._waiting: list[tuple[int, int, EagerMessage]] = []
         self._numbers = count()
+        # Ids of messages that have run, and those of cancelled and replaced ones, by topic and id.
         self._ended: set[str] = set()
+        self._withdrawn: dict[tuple[str, str], str] = {}
         # Results of sends by topic and id, for repeated ids.
         self._results: dict[tuple[str, str], message_pb2.SendResult] = {}
         self._runs = False
@@ -179,17 +181,24 @@ class EagerQueue:
     def cancel(self, message: MessageRef | str) -> CancelResult:
         """See `Task.cancel`."""
         message_id = ref_of(message).message_id
-        if self._take(lambda one: one.id == message_id):
+        for one in self._take(lambda one: one.id == message_id):
+            self._withdrawn[one.topic, one.id] = "CANCELLED"
+        if any(message_id == one for _, one in self._withdrawn):
             return CancelResult.CANCELLED
         return CancelResult.ALREADY_FIRED if message_id in self._ended else CancelResult.NOT_FOUND
 
     def _add(self, message: Message) -> Receipt:
         wire, now_ms = to_proto(message), self.clock.now_ms()
+        if end := self._withdrawn.get((wire.topic, wire.id)):
+            text = f"message {wire.id!r} of topic {wire.topic} was {end.lower()} and is never delivered"
+            error = MessageCancelled(text, reason="MESSAGE_CANCELLED", message_id=wire.id)
+            error.metadata = {"topic": wire.topic, "id": wire.id, "end": end}
+            raise error
         if first := self._results.get((wire.topic, wire.id)):
             result = message_pb2.SendResult(duplicate=True)
             result.MergeFrom(first)
             return Receipt(result, wire.topic)
-        due_ms = wire.deliver_at_ms or (now_ms + wire.delay_ms)
+        due_ms = max(wire.deliver_at_ms, now_ms + wire.delay_ms)
         stored = _stored(wire, now_ms)
         result = message_pb2.SendResult(message_id=stored.id)
         since_ms = None
@@ -197,11 +206,13 @@ class EagerQueue:
             names, since_ms = (stored.topic, MessageView(stored).keys), now_ms
             for old in self._take(lambda one: one.since_ms is not None and (one.topic, one.keys) == names):
                 result.replaced_id, since_ms = old.id, old.since_ms
+                self._withdrawn[old.topic, old.id] = "REPLACED"
             if wire.max_wait_ms and since_ms is not None:
                 due_ms = min(due_ms, since_ms + wire.max_wait_ms)
-        if due_ms > now_ms:
-            result.deliver_at_ms = due_ms
-        self._put(due_ms, EagerMessage(stored, 1, moment(due_ms) if due_ms > now_ms else None, since_ms))
+        due_at = None
+        if due_ms > now_ms or wire.deliver_at_ms:
+            result.deliver_at_ms, due_at = due_ms, moment(due_ms)
+        self._put(due_ms, EagerMessage(stored, 1, due_at, since_ms))
         if wire.id:
             self._results[wire.topic, wire.id] = result
         return Receipt(result, wire.topic)

@@ -14,17 +14,20 @@ import sys
 import threading
 from base64 import b64decode
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib import import_module
 from io import FileIO
 from typing import Any
 
 from duetime.client.callables import check_returned
 from duetime.client.consuming.failing import Reject, Retry, decision_of, handler_error, text_of, without_own_frames
+from duetime.client.process import own_pipes
 from duetime.client.tasks.task import Task
 
 
 def run(options: dict[str, Any]) -> None:
     """Runs jobs until the pipe closes. `options`: the search path, modules to import first, and both pipes."""
+    own_pipes.add(options["jobs_fd"], options["answers_fd"], options["life_fd"])
     # A service manager signals all processes of a service: the worker drains, and this process with it.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
@@ -36,7 +39,8 @@ def run(options: dict[str, Any]) -> None:
     threading.Thread(target=_read, args=(options["jobs_fd"], jobs.put), daemon=True).start()
     answers = FileIO(options["answers_fd"], "w")
     for answer in _answers(options["first"], jobs):
-        sys.stdout.flush()  # the end of the process would lose it
+        with suppress(AttributeError, OSError, ValueError):  # the task has closed it, or its reader is gone
+            sys.stdout.flush()  # the end of the process would lose it
         answers.write(json.dumps(answer).encode() + b"\n")
 
 

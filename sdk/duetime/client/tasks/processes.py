@@ -27,6 +27,7 @@ from duetime.client.consuming.failing import HostedError, Reject, Retry
 from duetime.client.consuming.leased import LeasedMessage
 from duetime.client.consuming.wrapping import Middleware, call_failed
 from duetime.client.errors import InvalidArgument
+from duetime.client.process import own_pipes
 
 # Time for a new interpreter to import the app.
 START_S_MAX = 60.0
@@ -46,6 +47,7 @@ class TaskProcess:
         # Closes with this process: the kernel then ends the other one.
         life_fd, self._life_fd = os.pipe()
         self._answers_fd, answers_fd = os.pipe()
+        own_pipes.add(own_fd, self._life_fd)
         options = {"path": sys.path, "first": modules, "jobs_fd": jobs_fd, "answers_fd": answers_fd}
         options["life_fd"] = life_fd
         try:
@@ -53,6 +55,7 @@ class TaskProcess:
                 [sys.executable, "-P", "-m", "duetime.client.tasks.hosted", json.dumps(options)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[jobs_fd, answers_fd, life_fd],
+                process_group=0,
             )
         except BaseException:
             self._close()
@@ -81,12 +84,23 @@ class TaskProcess:
         return self._answer(timeout_s, f"the handler has run for more than {timeout_s:g} s" if timeout_s else "")
 
     def end(self) -> None:
-        """Kills the process."""
+        """Kills the process. Programs that its tasks have left behind continue."""
         self._process.kill()
         self._process.wait()
         self._close()
 
+    def end_group(self) -> None:
+        """Kills the process in the middle of a task, and all that the task has started."""
+        if self._process.returncode is None:  # else its number may be another's
+            self._kill_group()
+        self.end()
+
+    def _kill_group(self) -> None:
+        with suppress(ProcessLookupError, PermissionError):  # it has left its group; macOS: it has ended
+            os.killpg(self._process.pid, signal.SIGKILL)
+
     def _close(self) -> None:
+        own_pipes.discard(self._jobs.fileno(), self._life_fd)
         self._jobs.close()
         os.close(self._answers_fd)
         os.close(self._life_fd)
@@ -102,6 +116,7 @@ class TaskProcess:
                 raise TimeoutError(late)
             read = os.read(self._answers_fd, 65_536)
             if not read:
+                self._kill_group()
                 code = self._process.wait()
                 how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
                 raise HostedError("ProcessEnded", f"the process of the task ended {how}", "")
@@ -179,7 +194,7 @@ class TaskProcesses:
         try:
             answer = process.call(job, timeout_s)
         except BaseException:
-            process.end()
+            process.end_group()
             raise
         self._free.append(process)
         # After `append`: `close` may run at the same time.

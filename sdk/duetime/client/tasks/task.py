@@ -213,11 +213,13 @@ class Task(Generic[P, R]):
                 arguments = decoded(message.body, message.content_type)
             except (TypeMismatch, BadBody) as error:
                 raise Reject(str(error)) from error
-            token = running.set(TaskRun(name, message, timeout_s))
+            before = running.get()
+            running.set(TaskRun(name, message, timeout_s))
             try:
                 return await (self._call_async(arguments) if has_injected else function(**arguments))
             finally:
-                running.reset(token)
+                # No token: an abandoned coroutine ends in another context.
+                running.set(before)
 
         return handle_async if self.is_asynchronous else handle
 
