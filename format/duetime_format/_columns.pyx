@@ -23,8 +23,8 @@ from duetime_format._bytes cimport CRC_ENDING_BYTES, crc32, crc_init, has_crc_ma
 from duetime_format.layout cimport (
     FLAGS, ID_AT, ID_HASHES, KEY_CRCS, KEY_OF, KEYS_AT, LEVELS, OFFSETS, POSITION_AT, PROPERTIES_AT, QUEUE_ID_AT,
     QUEUE_OFFSET_AT, REAL_OF, RECORD_BYTES_MIN, MAGIC_V1, ROWS, SIZES, STARTS, STORED_AT, SYS_FLAG_AT,
-    SYS_TRANSACTION_ROLLBACK, TAGS_AT, TAGS_CODES, TIMER_AT, TIMER_OUT_DIGITS, Parts, Span, find_parts,
-    is_record_magic, matches_crc
+    SYS_TRANSACTION_ROLLBACK, TAGS_AT, TAGS_CODES, TIMER_AT, TIMER_OUT_DIGITS, TOPIC_FACTOR, Parts, Span,
+    find_parts, is_record_magic, matches_crc
 )
 
 crc_init()
@@ -35,8 +35,6 @@ cdef enum:
     NAMES_MAX = 264, BUCKETS = 256
 
 cdef int64_t SEVERAL_KEYS = 0xFFFFFFFF
-# See record.id_hash.
-cdef uint32_t TOPIC_FACTOR = 0x85EBCA6B
 cdef object tags_code = record.tags_code
 cdef bytes LEVEL_TOPIC = SCHEDULE_TOPIC.encode(), TIMERS_TOPIC = TIMER_TOPIC.encode()
 cdef bytes HALVES_TOPIC = HALF_TOPIC.encode()
@@ -242,7 +240,7 @@ cdef class Keys:
             return -1
         if self.last.is_bound and named.real_topic.begin >= 0:
             hashed = crc32(data + named.real_topic.begin, named.real_topic.end - named.real_topic.begin)
-        hashed *= TOPIC_FACTOR
+        hashed = <uint32_t>(hashed * TOPIC_FACTOR)
         return hashed ^ crc32(data + named.message_id.begin, named.message_id.end - named.message_id.begin)
 
 

@@ -38,6 +38,9 @@ _UNIQ_KEY, _TAGS, _KEYS, _DELAY, _REAL_TOPIC = (
 Ints = npt.NDArray[np.int64]
 Key = tuple[bytes, int]  # topic, queue id
 ROWS = 16
+KEY_OF, REAL_OF = 2, 10
+# Rows that are indices in a run's data, -1: none.
+PLACES = (0, 9, 12, 13, 14, 15)
 # Replaces the CRC-32 of a key: there are several, or the CRC is this number.
 SEVERAL_KEYS = 0xFFFF_FFFF
 
@@ -69,13 +72,13 @@ class RecordRun:
     position: int
     # Index in `data` after the last record.
     end: int
-    # Distinct, in order of appearance.
+    # Distinct.
     keys: list[Key]
     columns: Ints
     # Rows lane, entry, due of the lane entry that each record names, -1: none; None: no record names one. A record of
     # TIMER_TOPIC names the entry that it replaces, right before TIMER_OUT_MS; others, last, their own.
     entries: Ints | None
-    # Distinct topics in REAL_TOPIC, in order of appearance.
+    # Distinct topics in REAL_TOPIC.
     destinations: list[bytes] = field(default_factory=list)
 
     @property
@@ -199,6 +202,35 @@ def parse(data: bytes) -> RecordRun:
     while rows.end < len(data):
         rows.add(rows.end, _put_record_at(data, rows.end))
     return rows.run(data, 0)
+
+
+def part(run: RecordRun, start: int, stop: int) -> RecordRun:
+    """The records [start, stop) of a put, at least one."""
+    first, end = int(run.starts[start]), int(run.starts[stop - 1] + run.sizes[stop - 1])
+    own = np.ascontiguousarray(run.columns[:, start:stop])
+    for row in PLACES:
+        own[row] -= np.where(own[row] < 0, 0, first)
+    own[KEY_OF], kept = _renumbered(own[KEY_OF])
+    own[REAL_OF], reals = _renumbered(own[REAL_OF])
+    return RecordRun(
+        run.data[first:end],
+        0,
+        end - first,
+        [run.keys[number] for number in kept],
+        own,
+        None if run.entries is None else np.ascontiguousarray(run.entries[:, start:stop]),
+        [run.destinations[number] for number in reals],
+    )
+
+
+def _renumbered(numbers: Ints) -> tuple[Ints, list[int]]:
+    """Numbers of the kept names, from 0 on, and the old number of each; -1 stays."""
+    counts = np.bincount(numbers + 1)
+    counts[0] = 0
+    kept = np.flatnonzero(counts) - 1
+    renumbered = np.full(len(counts), -1)
+    renumbered[kept + 1] = np.arange(len(kept))
+    return renumbered[numbers + 1], kept.tolist()
 
 
 def holds(data: bytes, three: bytes) -> bool:

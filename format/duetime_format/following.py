@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from duetime_format import layout, record
+from duetime_format import columns, layout, record
 from duetime_format.columns import Ints, RecordRun
 from duetime_format.compiled import twin
 from duetime_format.lanes import place_of
@@ -31,12 +31,14 @@ from duetime_format.schedules import ALL, MS_END, ONE, SERIES_CHARS, SKIP
 # Kinds: no occurrence of a schedule, one at an interval, one at the times of `rule`, and one of another form.
 NO_OCCURRENCE, AT_INTERVAL, BY_RULE, ODD = range(4)
 # Rows of readings. RULE_AT and RULE_END: the bounds in the run's data of the rule's fields, such as `,"cron":"..."`.
-KIND, PLANNED, EVERY_MS, START_AT_MS, MISSED, RULE_AT, RULE_END, ROWS = range(8)
+# SAME_AS: the index of a record, often the first, with the same rule and planned time.
+KIND, PLANNED, EVERY_MS, START_AT_MS, MISSED, RULE_AT, RULE_END, SAME_AS, ROWS = range(9)
 MISSED_POLICIES = (ONE, ALL, SKIP)
 # A planned time has 13 digits, and TIMER_OUT_MS, a ms before, is no delay.
 PLANNED_MIN, PLANNED_END = record.TIMER_OUT_MIN + 1, MS_END
 RULE_BYTES_MAX = 512
 
+_TIMER_TOPIC = TIMER_TOPIC.encode()
 _DROPPED = frozenset((*DEFERRAL, *(name.encode() for name in (*TRACING, record.UNIQ_KEY, record.SCHEDULE))))
 _NUMBER, _TEXT = rb"[1-9][0-9]{0,12}", rb"[\x20\x21\x23-\x5b\x5d-\x7e]+"
 _SCHEDULE = rb"".join(
@@ -70,7 +72,7 @@ _twin = twin("duetime_format._following")
 class Followed(NamedTuple):
     """Restored records with the next occurrences, each in front of its own."""
 
-    records: bytes
+    run: RecordRun
     # Those of the next occurrences, each `topic 0x01 name 0x01 id`, joined by 0x02.
     labels: bytes
 
@@ -81,6 +83,7 @@ def readings(run: RecordRun) -> Ints:
     if _twin is not None:
         return np.frombuffer(_twin.readings(run.data, run.columns), np.int64).reshape(ROWS, run.count)
     found = np.zeros((ROWS, run.count), np.int64)
+    firsts: dict[tuple[bytes, bytes], int] = {}
     for index in range(run.count):
         properties = run.properties(index)
         one = _read(properties)
@@ -96,8 +99,23 @@ def readings(run: RecordRun) -> Ints:
             MISSED_POLICIES.index((one["missed"] or b"one").decode()),
             at + one.start("rule"),
             at + one.end("rule"),
+            index if every_ms else firsts.setdefault((one["rule"], one["planned"]), index),
         )
     return found
+
+
+def part(readings: Ints, start: int, stop: int, begin: int) -> Ints:
+    """The readings of the records [start, stop), whose bytes start at index `begin` of the run's data."""
+    own = np.ascontiguousarray(readings[:, start:stop])
+    is_read = own[RULE_END] > 0
+    own[RULE_AT : RULE_END + 1] -= np.where(is_read, begin, 0)
+    if (own[SAME_AS] < start).any():
+        # Records in front of the part: the first one in it with the same rule and time takes their place.
+        _, firsts, same = np.unique(own[SAME_AS], return_index=True, return_inverse=True)
+        own[SAME_AS] = np.where(is_read, firsts[same], 0)
+    else:
+        own[SAME_AS] -= start
+    return own
 
 
 def _read(properties: bytes) -> re.Match[bytes] | None:
@@ -134,7 +152,14 @@ def follow(
         others: records and labels of further next ones, by index.
     """
     if _twin is not None:
-        return Followed(*_twin.follow(run.data, run.columns, planned, place_of(lane)[1], now_ms, others))
+        own = _TIMER_TOPIC, place_of(lane)[1]
+        keys = list(dict.fromkeys((*run.keys, own)))
+        data, found, fields, entries = _twin.follow(
+            run.data, run.columns, run.entries, planned, keys.index(own), own[1], now_ms, others
+        )
+        if fields is None:
+            return Followed(columns.parse(data), found)
+        return Followed(RecordRun(data, 0, len(data), keys, fields, entries, run.destinations), found)
     parts: list[bytes] = []
     labels: list[bytes] = []
     for index, at_ms in enumerate(planned.tolist()):
@@ -144,7 +169,7 @@ def follow(
             labels.append(label)
         start = int(run.starts[index])
         parts.append(run.data[start : start + int(run.sizes[index])])
-    return Followed(b"".join(parts), VALUE_END.join(labels))
+    return Followed(columns.parse(b"".join(parts)), VALUE_END.join(labels))
 
 
 def _following(run: RecordRun, index: int, planned: int, lane: int, now_ms: int) -> tuple[bytes, bytes]:

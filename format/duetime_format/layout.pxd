@@ -23,6 +23,9 @@ cdef enum:
     STARTS, SIZES, KEY_OF, OFFSETS, FLAGS, STORED_AT, TAGS_CODES, LEVELS, ID_HASHES, PROPERTIES_AT,
     REAL_OF, KEY_CRCS, TIMER_AT, ID_AT, KEYS_AT, TAGS_AT, ROWS
 
+cdef enum:
+    TOPIC_FACTOR = 0x85EBCA6B  # see record.id_hash
+
 cdef struct Span:
     int64_t begin
     int64_t end

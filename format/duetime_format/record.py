@@ -34,7 +34,7 @@ TIMER_OUT_DIGITS = 13
 # Lower values in its place are delays in ms.
 TIMER_OUT_MIN = 10**12
 # Factor of `id_hash`: odd, so that no two CRCs become one.
-_TOPIC_FACTOR = 0x85EB_CA6B
+TOPIC_FACTOR = 0x85EB_CA6B
 # Properties of a half message: its mark, its producer group, the transaction (the message's id), the seconds without
 # checks, and the number of checks.
 TRAN_MSG = "TRAN_MSG"
@@ -130,7 +130,7 @@ def id_hash(topic: bytes, message_id: bytes) -> int:
     """The hash for looking up messages; the topic of a delayed one is its destination. Rarely equal for different
     ids."""
     # CRCs are linear: without the product those of `orders-17` and `17` would differ by the same for every number.
-    return zlib.crc32(topic) * _TOPIC_FACTOR & 0xFFFF_FFFF ^ zlib.crc32(message_id)
+    return zlib.crc32(topic) * TOPIC_FACTOR & 0xFFFF_FFFF ^ zlib.crc32(message_id)
 
 
 def with_crc_mark(properties: bytes) -> bytes:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from duetime_format import following, record
-from duetime_format.columns import RecordRun, parse
+from duetime_format.columns import RecordRun, parse, part
 from duetime_format.following import (
     AT_INTERVAL,
     BY_RULE,
@@ -18,6 +18,7 @@ from duetime_format.following import (
     PLANNED,
     RULE_AT,
     RULE_END,
+    SAME_AS,
     follow,
     readings,
 )
@@ -98,8 +99,33 @@ def agreed(run: RecordRun, monkeypatch: pytest.MonkeyPatch) -> Any:
     found = readings(run)
     with monkeypatch.context() as patch:
         patch.setattr(following, "_twin", None)
-        assert readings(run).tolist() == found.tolist()
+        assert_same_readings(run, readings(run), found)
     return found
+
+
+def assert_same_readings(run: RecordRun, expected: Any, found: Any) -> None:
+    """Equal, except that SAME_AS may be any record with the same rule and planned time."""
+    assert found[:SAME_AS].tolist() == expected[:SAME_AS].tolist()
+    for index, same in enumerate(found[SAME_AS].tolist()):
+        if found[KIND, index] in (AT_INTERVAL, BY_RULE):
+            (begin, end), (other, other_end) = found[RULE_AT : RULE_END + 1, [index, same]].T.tolist()
+            assert run.data[begin:end] == run.data[other:other_end]
+            assert found[PLANNED, index] == found[PLANNED, same]
+        else:
+            assert same == 0
+
+
+def fields(run: RecordRun) -> dict[str, Any]:
+    """The fields of records, with names instead of the names' numbers."""
+    rows = [row for row in range(run.columns.shape[0]) if row not in (2, 10)]
+    return {
+        "data": run.data,
+        "columns": run.columns[rows].tolist(),
+        "keys": [run.keys[number] for number in run.key_of.tolist()],
+        "destinations": [run.destinations[number] if number >= 0 else None for number in run.real_of.tolist()],
+        "entries": np.full((3, run.count), -1).tolist() if run.entries is None else run.entries.tolist(),
+        "bounds": (run.position, run.end),
+    }
 
 
 def made(run: RecordRun, planned: list[int], monkeypatch: pytest.MonkeyPatch, **others: Any) -> following.Followed:
@@ -108,7 +134,10 @@ def made(run: RecordRun, planned: list[int], monkeypatch: pytest.MonkeyPatch, **
     found = follow(*arguments)
     with monkeypatch.context() as patch:
         patch.setattr(following, "_twin", None)
-        assert follow(*arguments) == found
+        again = follow(*arguments)
+    assert again.labels == found.labels
+    assert fields(again.run) == fields(found.run)
+    assert len(set(found.run.keys)) == len(found.run.keys)
     return found
 
 
@@ -124,9 +153,9 @@ def test_next_occurrences_equal_those_made_from_fields(
         run = parse(data)
         kind = agreed(run, patch)[KIND][0]
         if kind in (AT_INTERVAL, BY_RULE):
-            (records, labels) = made(run, [planned], patch)
+            (joined, labels) = made(run, [planned], patch)
             following_one = expected(data, planned)
-            assert records == following_one + data
+            assert joined.data == following_one + data
             message_id = planned_id("orders", replace(schedule, planned=planned))
             assert labels.decode() == f"orders\x01{schedule.name}\x01{message_id}"
         else:
@@ -162,7 +191,35 @@ def test_twins_agree_on_any_bytes(draw: st.DataObject) -> None:
             found = made(run, [planned], patch)
             hashed, kept = (id_of(one)[:SERIES_CHARS] for one in (expected(run.data, planned), run.data))
             # Both ids belong to one schedule in a record of the store; here the hashed part may have another topic.
-            assert found.records == expected(run.data, planned).replace(hashed, kept, 1) + run.data
+            assert found.run.data == expected(run.data, planned).replace(hashed, kept, 1) + run.data
+
+
+@given(st.lists(st.tuples(schedules(), st.sampled_from(OTHERS)), min_size=1, max_size=6), st.data())
+def test_parts_equal_runs_of_their_own(ones: list[tuple[StoredSchedule, bytes]], draw: st.DataObject) -> None:
+    """Also their readings, and the next occurrences of several records."""
+    with pytest.MonkeyPatch.context() as patch:
+        records = [restored_of(one, others) for one, others in ones]
+        records.insert(draw.draw(st.integers(0, len(ones))), record.encode(record.Record("a", 1, b"x", b"KEYS\x01a")))
+        run = parse(b"".join(records))
+        start = draw.draw(st.integers(0, run.count - 1))
+        stop = draw.draw(st.integers(start + 1, run.count))
+        found, own = part(run, start, stop), parse(b"".join(records[start:stop]))
+        assert fields(found) == fields(own)
+        assert_same_readings(own, readings(own), following.part(readings(run), start, stop, int(run.starts[start])))
+        planned = [NOW + 1 if kind in (AT_INTERVAL, BY_RULE) else 0 for kind in readings(own)[KIND]]
+        made(found, planned, patch)
+
+
+def test_parts_name_their_own_records_with_the_same_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    hourly, daily = (StoredSchedule("a", cron=rule, zone="UTC", planned=NOW) for rule in ("0 * * * *", "0 0 * * *"))
+    ones = [hourly, daily, hourly, replace(hourly, planned=NOW + 1), StoredSchedule("b", every_ms=1_000, planned=NOW)]
+    records = [restored_of(one) for one in (*ones, daily, hourly, replace(daily, paused=True), daily)]
+    run = parse(b"".join(records))
+    found = agreed(run, monkeypatch)
+    assert found[SAME_AS, :6].tolist() == [0, 1, 0, 3, 4, 1]
+    for start in range(run.count):
+        own = part(run, start, run.count)
+        assert_same_readings(own, readings(own), following.part(found, start, run.count, int(run.starts[start])))
 
 
 def test_other_records_are_among_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,8 +228,9 @@ def test_other_records_are_among_them(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = record.encode(record.Record("orders", 3, b"x", b"UNIQ_KEY\x01plain"))
     run = parse(plain + one + one + one)
     assert agreed(run, monkeypatch)[KIND].tolist() == [NO_OCCURRENCE, *[AT_INTERVAL] * 3]
-    found = made(run, [0, NOW + 1_000, 0, 0], monkeypatch, others={3: (b"other", b"label")})
-    assert found.records == plain + expected(one, NOW + 1_000) + one + one + b"other" + one
+    other = expected(one, NOW + 5_000)
+    found = made(run, [0, NOW + 1_000, 0, 0], monkeypatch, others={3: (other, b"label")})
+    assert found.run.data == plain + expected(one, NOW + 1_000) + one + one + other + one
     assert found.labels.count(b"\x02") == 1
     assert found.labels.endswith(b"\x02label")
 

@@ -16,6 +16,7 @@ def test_layout_files_agree() -> None:
     assert said.pop("UNIT_BYTES") == units.UNIT.size
     assert said.pop("TIMER_LANE_FIRST") == lanes.TIMER_LANE_FIRST
     assert said.pop("TIMER_OUT_DIGITS") == record.TIMER_OUT_DIGITS
+    assert said.pop("TOPIC_FACTOR") == record.TOPIC_FACTOR
     assert {name: said.pop(name) for name in OFFSETS} == OFFSETS
     assert len(said) > 10
     assert said == {name: getattr(layout, name) for name in said}

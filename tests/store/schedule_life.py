@@ -254,7 +254,8 @@ class ScheduleLife(PendingLife):
         if "orders" not in self.store.queues.counts:
             return []
         queue = self.store.queues.find("orders", 0)
-        units = queue.read(queue.min_offset, queue.max_offset - queue.min_offset).tolist()
+        # A read ends with a file of the queue.
+        units = queue.read_at(np.arange(queue.min_offset, queue.max_offset)).tolist()
         return [
             Occurrence(schedule, one.stored_at_ms)
             for one in self._records(units)

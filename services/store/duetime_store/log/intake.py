@@ -16,6 +16,7 @@ from duetime_format.properties import as_text, value_of
 _UNIQ_KEY, _REAL_TOPIC, _REAL_QID, _SEND_BACK = (
     name.encode() for name in (record.UNIQ_KEY, record.REAL_TOPIC, record.REAL_QID, record.SEND_BACK)
 )
+NO_BATCHES = np.empty((0, 2), np.int64)
 GROUP_PREFIXES = (RETRY_PREFIX.encode(), DLQ_PREFIX.encode())
 
 
@@ -37,12 +38,12 @@ class Name(NamedTuple):
 class Intake(RecordRun):
     """They have no place in the log yet: `position` is 0.
 
-    `batches`: the runs of records, [first, stop), each stored as a whole or not at all.
+    `batches`: the runs of records, rows of [first, stop), each stored as a whole or not at all.
     """
 
     __slots__ = ("_part", "_readings", "batches")
 
-    batches: Sequence[tuple[int, int]]
+    batches: Ints
     # The last part asked for, and its range: places are promised to records that fall due together.
     _part: tuple[tuple[int, int], "Intake"] | None
     _readings: Ints | None
@@ -97,21 +98,28 @@ class Intake(RecordRun):
         if (start, stop) == (0, self.count):
             return self
         if self._part is None or self._part[0] != (start, stop):
-            end = int(self.starts[stop]) if stop < self.count else len(self.data)
-            self._part = (start, stop), parse(self.data[int(self.starts[start]) : end])
+            part = of_run(columns.part(self, start, stop))
+            if self._readings is not None:
+                part._readings = following.part(self._readings, start, stop, int(self.starts[start]))
+            self._part = (start, stop), part
         return self._part[1]
 
-    def only(self, indices: Sequence[int], batches: Sequence[tuple[int, int]] = ()) -> "Intake":
+    def only(self, indices: Sequence[int], batches: Ints = NO_BATCHES) -> "Intake":
         """The records at these indices, in this order. `batches`: theirs."""
         return parse(b"".join([self.bytes_of(index) for index in indices]), batches)
 
 
-def parse(data: bytes, batches: Sequence[tuple[int, int]] = ()) -> Intake:
+def parse(data: bytes, batches: Ints = NO_BATCHES) -> Intake:
     """Raises: InvalidArgument: the bytes are not whole V1 records."""
     try:
         run = columns.parse(data)
     except DamagedBytes as error:
         raise InvalidArgument([Violation("records", error.text)], reason="RECORDS_INVALID") from error
+    return of_run(run, batches)
+
+
+def of_run(run: RecordRun, batches: Ints = NO_BATCHES) -> Intake:
+    """The records of a run that `columns.parse` or `following.follow` has made."""
     intake = Intake(run.data, run.position, run.end, run.keys, run.columns, run.entries, run.destinations)
     intake.batches, intake._part, intake._readings = batches, None, None
     return intake

@@ -15,7 +15,7 @@ from duetime_store.writing.staging import DUPLICATE, OK, REFUSED, PutOutcome
 PARTLY_STORED = "BATCH_PARTLY_STORED"
 
 
-def runs_of(flat: Sequence[int], count: int) -> list[tuple[int, int]]:
+def runs_of(flat: Sequence[int], count: int) -> Ints:
     """[first, stop) of each batch of a put of `count` records.
 
     Raises:
@@ -30,14 +30,14 @@ def runs_of(flat: Sequence[int], count: int) -> list[tuple[int, int]]:
         runs.append((first, at))
     if len(flat) % 2:
         raise InvalidArgument([Violation("batches", "its last batch has no count")], reason="RECORDS_INVALID")
-    return runs
+    return np.array(runs, np.int64).reshape(-1, 2)
 
 
 def faults_of(intake: Intake, room: int) -> dict[int, str]:
     """Faults of whole batches, by index of the first record. `room`: the bytes that fit in one segment."""
     faults = {}
     most = min(room, BATCH_BYTES_MAX)
-    for first, stop in intake.batches:
+    for first, stop in intake.batches.tolist():
         keys = {intake.keys[number] for number in set(intake.key_of[first:stop].tolist())}
         queues = [key for key in keys if key[0] not in LANE_TOPIC_NAMES]
         size = span_bytes(intake, first, stop)
@@ -55,7 +55,7 @@ def span_bytes(intake: Intake, first: int, stop: int) -> int:
 
 def refuse_whole(intake: Intake, outcome: PutOutcome) -> None:
     """Rejects all records of a batch that has a rejected one."""
-    for first, stop in intake.batches:
+    for first, stop in intake.batches.tolist():
         refused = [index for index in range(first, stop) if outcome.statuses[index] == REFUSED]
         if refused and len(refused) < stop - first:
             text = f"record {refused[0] - first} of its batch {outcome.faults[refused[0]]}"
@@ -69,7 +69,7 @@ def refuse_partly_stored(intake: Intake, outcome: PutOutcome, twins: dict[int, i
     changed = True
     while changed:
         changed = False
-        for first, stop in intake.batches:
+        for first, stop in intake.batches.tolist():
             duplicates = sum(status == DUPLICATE for status in outcome.statuses[first:stop])
             stored = sum(status == OK for status in outcome.statuses[first:stop])
             if duplicates and stored:
@@ -92,17 +92,18 @@ def _refuse(outcome: PutOutcome, first: int, stop: int, fault: str | DueTimeErro
             outcome.refuse(index, fault)
 
 
-def among(intake: Intake, chosen: Sequence[int]) -> list[tuple[int, int]]:
+def among(intake: Intake, chosen: Sequence[int]) -> Ints:
     """The batches among the `chosen` records, which are whole batches and single records."""
     place = {index: at for at, index in enumerate(chosen)}
-    return [(place[first], place[first] + stop - first) for first, stop in intake.batches if first in place]
+    bounds = [(place[first], place[first] + stop - first) for first, stop in intake.batches.tolist() if first in place]
+    return np.array(bounds, np.int64).reshape(-1, 2)
 
 
 def marks_of(intake: Intake, positions: Ints) -> Ints | None:
     """The batch marks in the records' heads (duetime_format.batches). None: there is no batch."""
-    if not intake.batches:
+    if not len(intake.batches):
         return None
-    firsts, stops = np.array(intake.batches, np.int64).T
+    firsts, stops = intake.batches.T
     counts, lasts = stops - firsts, stops - 1
     sizes = intake.starts[lasts] + intake.sizes[lasts] - intake.starts[firsts]
     marks = np.zeros(intake.count, np.int64)

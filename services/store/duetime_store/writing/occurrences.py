@@ -9,6 +9,7 @@ pending and n + 1 does not exist, or n is restored and n + 1 is pending; recover
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ import structlog
 from duetime_core.planning import following, time_after
 from duetime_core.telemetry.defects import defect
 from duetime_format import record
-from duetime_format.columns import Ints, holds
+from duetime_format.columns import Ints, RecordRun, holds
 from duetime_format.following import AT_INTERVAL, BY_RULE, KIND, ODD, Followed, follow
 from duetime_format.lanes import TIMER_LANE_FIRST, is_timer_lane
 from duetime_format.limits import BATCH_BYTES_MAX
@@ -36,7 +37,7 @@ from duetime_format.schedules import (
 )
 
 from duetime_store.lanes.lane import ShardLane
-from duetime_store.log.intake import Intake, parse
+from duetime_store.log.intake import Intake, of_run
 from duetime_store.log.recent import RecentIds
 from duetime_store.writing.planner import PAUSE_MS, UNPLANNED, OccurrencePlanner
 from duetime_store.writing.staging import PutOutcome
@@ -202,23 +203,27 @@ class OccurrenceStager:
             stage(taken, stored)
             return False
         followed, has_next = found
+        # Each next occurrence is in front of its own record in the joined run.
         own = np.arange(taken.count) + np.cumsum(has_next)
         firsts = own[has_next] - 1
-        joined = parse(followed.records)
-        sizes = joined.sizes[firsts] + joined.sizes[firsts + 1]
-        if (fits := sizes <= self._bytes_max).all():
-            joined.batches = list(zip(firsts.tolist(), (firsts + 2).tolist(), strict=True))
-        else:
-            log.error("occurrences too large to be stored in one step", lane=lane.number, bytes=int(sizes.max()))
-            joined.batches = [(first, first + 2) for first in firsts[fits].tolist()]
+        is_next = np.zeros(followed.run.count, np.bool_)
+        is_next[firsts] = True
+        joined = of_run(followed.run, self._batches(followed.run, firsts, lane))
         both = PutOutcome([], stored_at_ms=stored.stored_at_ms)
         positions = stage(joined, both)
-        places = np.array(both.queue_offsets)
-        stored.queue_offsets = places[own].tolist()
+        stored.queue_offsets = list(compress(both.queue_offsets, (~is_next).tobytes()))
         self._recent.add_all(joined.id_hashes[firsts], positions[firsts], stored.stored_at_ms)
-        dues = np.array(both.due_at_ms)[firsts].tolist()
-        self.note_next(StagedOccurrences(target, int(places[firsts[0]]), dues, followed.labels))
+        dues = list(compress(both.due_at_ms, is_next.tobytes()))
+        self.note_next(StagedOccurrences(target, both.queue_offsets[firsts[0]], dues, followed.labels))
         return True
+
+    def _batches(self, joined: RecordRun, firsts: Ints, lane: ShardLane) -> Ints:
+        """The bounds of each next occurrence and its own record."""
+        sizes = joined.sizes[firsts] + joined.sizes[firsts + 1]
+        if not (fits := sizes <= self._bytes_max).all():
+            log.error("occurrences too large to be stored in one step", lane=lane.number, bytes=int(sizes.max()))
+            firsts = firsts[fits]
+        return np.column_stack((firsts, firsts + 2))
 
     def _following(
         self, taken: Intake, lane: ShardLane, target: int, now_ms: int, counts: Counter[str]

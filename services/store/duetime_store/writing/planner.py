@@ -20,6 +20,7 @@ from duetime_format.following import (
     PLANNED,
     RULE_AT,
     RULE_END,
+    SAME_AS,
     START_AT_MS,
 )
 from duetime_format.levels import DELAY_MS_MAX
@@ -57,12 +58,12 @@ class OccurrencePlanner:
         is_ruled = kinds == BY_RULE
         ruled = np.flatnonzero(is_ruled)
         if len(ruled):
-            planned[ruled] = self._rule_times(run, readings, ruled, moments[ruled])
+            planned[ruled] = self._rule_times(run, readings, ruled)
         late = (planned > 0) & (planned <= now_ms) & (readings[MISSED] != _ALL)
         if late.any():
             planned = np.where(late, _interval_times(readings, np.full(run.count, now_ms)), planned)
             ruled = np.flatnonzero(late & is_ruled)
-            planned[ruled] = self._rule_times(run, readings, ruled, np.full(len(ruled), now_ms))
+            planned[ruled] = self._rule_times(run, readings, ruled, now_ms)
         # After an early delivery the next occurrence has to name the moment of its planning (StoredSchedule.after).
         planned[(planned - now_ms > PAUSE_MS) | (is_ruled & (moments > now_ms))] = UNPLANNED
         return planned
@@ -70,7 +71,7 @@ class OccurrencePlanner:
     def count_at_once(self, run: RecordRun, readings: Ints) -> int:
         """The number of the first records that are planned in some ms: few of them have a time to be computed."""
         is_slow = readings[KIND] == ODD
-        ruled = np.flatnonzero(readings[KIND] == BY_RULE)
+        ruled = np.unique(readings[SAME_AS, readings[KIND] == BY_RULE])
         new: set[tuple[bytes, int]] = set()
         for row, (at_ms, begin, end) in zip(
             ruled, readings[[PLANNED, RULE_AT, RULE_END]][:, ruled].T.tolist(), strict=True
@@ -81,9 +82,15 @@ class OccurrencePlanner:
         slow = np.flatnonzero(is_slow)
         return run.count if len(slow) <= SLOW_AT_ONCE else int(slow[SLOW_AT_ONCE])
 
-    def _rule_times(self, run: RecordRun, readings: Ints, rows: Ints, moments: Ints) -> list[int]:
-        bounds = readings[RULE_AT : RULE_END + 1, rows].T.tolist()
-        return [self._time(run.data[begin:end], at) for (begin, end), at in zip(bounds, moments.tolist(), strict=True)]
+    def _rule_times(self, run: RecordRun, readings: Ints, rows: Ints, now_ms: int | None = None) -> Ints:
+        """The first times of the rows' rules after their planned times, or after `now_ms`."""
+        firsts, same = np.unique(readings[SAME_AS, rows], return_inverse=True)
+        found = [
+            self._time(run.data[begin:end], moment_ms if now_ms is None else now_ms)
+            for begin, end, moment_ms in readings[[RULE_AT, RULE_END, PLANNED]][:, firsts].T.tolist()
+        ]
+        times: Ints = np.array(found, np.int64)[same]
+        return times
 
     def _time(self, rule: bytes, moment_ms: int) -> int:
         known = self._times.get((rule, moment_ms))

@@ -17,14 +17,14 @@ def runs_in(log: CommitLog, end: int, intake: Intake) -> tuple[list[tuple[int, i
     if log.place(end, total) == end:
         return [(0, intake.count, end)], end + total
     starts, ends = intake.starts, intake.starts + intake.sizes
-    joined = dict(intake.batches)
+    joined = dict(intake.batches.tolist())
     runs, first = [], 0
     while first < intake.count:
         start = int(starts[first])
         position = log.place(end, int(ends[joined.get(first, first + 1) - 1]) - start)
         room = log.segment_bytes - position % log.segment_bytes - layout.BLANK_BYTES
         stop = int(np.searchsorted(ends, start + room, "right"))
-        stop = next((begin for begin, after in intake.batches if begin < stop < after), stop)
+        stop = next((begin for begin, after in joined.items() if begin < stop < after), stop)
         runs.append((first, stop, position - start))
         end = position + int(ends[stop - 1]) - start
         first = stop

@@ -169,7 +169,7 @@ class Store:
 
     def _put_sent(self, intake: Intake) -> PutOutcome:
         faults = self.sent_faults(intake)
-        if intake.batches:
+        if len(intake.batches):
             faults = {**faults_of(intake, self.log.record_bytes_max), **faults}
         asked = self.repeats.among(intake)
         if not faults and not asked:
