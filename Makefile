@@ -19,7 +19,7 @@ ALL := -e './sdk[cli]' -e '.[spark,dev]'
 # RocketMQ's messages, in a descriptor pool of their own.
 WIRE := services/producer_gw/duetime_gateway/rocketmq/wire
 # Optional wheels in Rust, and their sources.
-NATIVE := front raft
+NATIVE := client front raft
 NATIVE_SOURCES := $(wildcard native/Cargo.* native/protoc native/.cargo/* native/*/Cargo.toml native/*/pyproject.toml native/*/*.pyi native/*/src/*.rs)
 SOURCES := format sdk core shard services spark console $(NATIVE:%=native/%) deploy tests bench examples
 TWINS := $(wildcard format/*/*.p?[xd] services/*/*/_*.pyx services/*/*/*/_*.pyx spark/*/*/_*.p??)

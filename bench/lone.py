@@ -3,7 +3,7 @@
 Each process waits for the answer to its message before it sends the next: `Producer.send` to DueTime, and a single
 INSERT by psycopg to the PostgreSQL queue, both durable. The systems take turns. With `--base` another tree after `make
 setup` is measured beside this one, servers and clients; `--base . --base-setting NAME=VALUE` shows the effect of an
-environment variable on both.
+environment variable on both. Each `--variant 'NAME=VALUE ...'` is this tree once more, with these variables.
 """
 
 import argparse
@@ -161,6 +161,9 @@ def main() -> None:
     parser.add_argument(
         "--base-setting", action="append", default=[], metavar="NAME=VALUE", help="a setting of the base only"
     )
+    parser.add_argument(
+        "--variant", action="append", default=[], metavar="NAME=VALUE ...", help="this tree with variables; repeatable"
+    )
     parser.add_argument("--together", action="store_true", help="DueTime is a single process")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures")
     parser.add_argument("--directory", default="/var/tmp", help="directory of the data; on a disk, not in memory")
@@ -171,6 +174,9 @@ def main() -> None:
         python = str(arguments.base.resolve() / ".venv/bin/python")
         settings = dict(one.split("=", 1) for one in arguments.base_setting)
         peers["base"] = DueTime("sync", 1, python, settings, together=arguments.together)
+    for variant in arguments.variant:
+        settings = dict(one.split("=", 1) for one in variant.split())
+        peers[" ".join(settings.values())] = DueTime("sync", 1, settings=settings, together=arguments.together)
     peers |= {name: DueTime("sync", 1, together=arguments.together), "postgres": Postgres()}
     with (
         tempfile.TemporaryDirectory(prefix="duetime-lone-", dir=arguments.directory) as root,

@@ -1,11 +1,13 @@
 """Real nodes on a fake clock, with a tap in front of them for each test; and a cluster for each file."""
 
 import itertools
+import os
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from duetime import Finder, Producer
 from duetime.client import connection
+from duetime.client.wire import GRPCIO, VARIABLE
 from duetime_core.testing import FakeClock, LocalCluster
 
 from tests.sdk.gateway import NO_STREAM, Gateway
@@ -18,6 +20,15 @@ _numbers = itertools.count()
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attempts are not repeated because a machine is slow."""
     monkeypatch.setattr(connection, "ATTEMPT_TIMEOUT_S", 60.0)
+
+
+@pytest.fixture(autouse=True)
+def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The channel of blocking calls; see tests.blocking."""
+    kind = getattr(request, "param", None)
+    if kind is not None:
+        monkeypatch.setenv(VARIABLE, kind)
+    return kind or os.environ.get(VARIABLE) or GRPCIO
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Forked processes: every call of a child whose parent had connected fails with that reason; all others work."""
+"""Forked processes: calls of a child whose parent had connected by gRPC fail with that reason; others succeed."""
 
 import os
 import signal
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from duetime import Forked
 
+from tests.blocking import both, compiled_only, grpcio_only
 from tests.sdk.gateway import Gateway
 from tests.sdk.running import run_python
 
@@ -51,6 +52,7 @@ CALLS = {
 }
 
 
+@grpcio_only
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
 def test_a_child_of_a_connected_process_gets_an_error(threaded_tap: Gateway, topic: str, call: str) -> None:
     code = f"""{CHILD}
@@ -66,6 +68,7 @@ producer.send('orders', b'from the parent again')
     assert threaded_tap.count(topic) == 2
 
 
+@both
 def test_a_child_leaves_with_blocks_and_ends_as_ever(threaded_tap: Gateway, topic: str) -> None:
     """The child neither closes nor awaits its parent's open objects, also when the interpreter exits."""
     code = """
@@ -91,6 +94,7 @@ if pid == 0:
     assert threaded_tap.count(topic) == 2
 
 
+@both
 def test_forked_children_survive_open_clients(threaded_tap: Gateway, topic: str) -> None:
     """By default gRPC's core starts threads in them, of which about one child in four died."""
     code = """
@@ -114,6 +118,7 @@ with Producer() as producer, Puller(topic='orders') as puller:
     assert (done.stdout.split("\n")[-2], done.stderr) == ("{0}", "")
 
 
+@both
 def test_loop_of_the_parent_raises_in_a_child_too(threaded_tap: Gateway, topic: str) -> None:
     code = f"""{CHILD}
 loop = asyncio.new_event_loop()
@@ -130,6 +135,7 @@ loop.run_until_complete(producer.close())
     assert (done.stdout.split(), done.stderr, done.returncode) == (["FORKED", "3", "0"], "", 0)
 
 
+@grpcio_only
 def test_unused_clients_work_on_both_sides_of_a_fork(threaded_tap: Gateway, topic: str) -> None:
     code = f"""{CHILD}
 producer = Producer()
@@ -162,6 +168,7 @@ if __name__ == "__main__":
 """
 
 
+@grpcio_only
 @pytest.mark.parametrize(
     ("method", "printed", "count"),
     [("fork", "this process was forked from one connected", 1), ("spawn", "4", 5), ("forkserver", "4", 5)],
@@ -169,11 +176,20 @@ if __name__ == "__main__":
 def test_pools_of_multiprocessing(
     threaded_tap: Gateway, topic: str, tmp_path: Path, method: str, printed: str, count: int
 ) -> None:
+    check_pool(threaded_tap, topic, tmp_path, method, printed, count)
+
+
+@compiled_only
+def test_a_forked_pool_sends_with_the_compiled_client(threaded_tap: Gateway, topic: str, tmp_path: Path) -> None:
+    check_pool(threaded_tap, topic, tmp_path, "fork", "4", 5)
+
+
+def check_pool(tap: Gateway, topic: str, tmp_path: Path, method: str, printed: str, count: int) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM.replace("orders", topic))
     done = subprocess.run(
         [sys.executable, str(program), method],
-        env=os.environ | {"DUETIME_SERVER": threaded_tap.address},
+        env=os.environ | {"DUETIME_SERVER": tap.address},
         capture_output=True,
         text=True,
         timeout=60,
@@ -181,7 +197,53 @@ def test_pools_of_multiprocessing(
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(printed)
-    assert threaded_tap.count(topic) == count
+    assert tap.count(topic) == count
+
+
+@compiled_only
+@pytest.mark.parametrize("call", ["inherited", "inherited, many", "producer", "asynchronous"])
+def test_a_child_of_a_process_with_the_compiled_client_has_its_own_connection(
+    threaded_tap: Gateway, topic: str, call: str
+) -> None:
+    code = f"""{CHILD}
+producer = Producer()
+producer.send('orders', b'parent')
+in_child({CALLS[call]})
+producer.send('orders', b'parent')
+in_child(lambda: in_child({CALLS[call]}))
+producer.send('orders', b'parent')
+"""
+    done = run_python(code.replace("orders", topic), threaded_tap.address)
+    assert (done.stdout.split(), done.stderr, done.returncode) == (["0", "0", "0"], "", 0)
+    assert threaded_tap.count(topic) == (83 if call == "inherited, many" else 5)
+
+
+@compiled_only
+def test_children_forked_during_a_send_of_another_thread_send_and_close(threaded_tap: Gateway, topic: str) -> None:
+    code = f"""{CHILD}
+import threading
+producer, ended, sent = Producer(), threading.Event(), 0
+def send():
+    global sent
+    while not ended.is_set():
+        producer.send('orders', b'parent')
+        sent += 1
+def child():
+    producer.send('orders', b'child')
+    producer.close()
+thread = threading.Thread(target=send)
+thread.start()
+for _ in range(20):
+    in_child(child)
+ended.set()
+thread.join()
+producer.close()
+print(sent)
+"""
+    done = run_python(code.replace("orders", topic), threaded_tap.address)
+    *codes, sent = done.stdout.split()
+    assert (codes, done.stderr) == (["0"] * 20, "")
+    assert threaded_tap.count(topic) == 20 + int(sent)
 
 
 def test_error_is_no_reason_to_try_again() -> None:

@@ -14,8 +14,11 @@ from duetime.client.connection import GatewayConnection
 from duetime.client.sending.capacity import Capacity
 from duetime.tls import Pems
 
+from tests.blocking import both
 from tests.sdk.gateway import SENDS, Gateway, bodies_of, messages_of
 from tests.sdk.running import run_python
+
+pytestmark = both
 
 
 @pytest.fixture(params=["alone", "handed"])
@@ -224,7 +227,7 @@ def test_replaced_certificates_take_a_new_channel(monkeypatch: pytest.MonkeyPatc
 
     connection = GatewayConnection("127.0.0.1:1")
     monkeypatch.setattr(GatewayConnection, "pems", property(lambda _: current))
-    monkeypatch.setattr(connection, "make_blocking_channel", lambda pems: Channel(pems.ca))
+    monkeypatch.setattr(connection, "make_blocking_channel", lambda pems, **_: Channel(pems.ca))
     call = BlockingMethod(connection, "/method")
     assert [call(b"", 1.0), call(b"", 1.0)] == [b"ca", b"ca"]
     assert events == []

@@ -1,4 +1,4 @@
-"""One unary method of the server as a blocking call: no event loop and no other thread takes part."""
+"""One unary method of the server as a blocking call without an event loop, by grpcio or the compiled client."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,13 +7,14 @@ import grpc
 
 from duetime.client.connection import GatewayConnection
 from duetime.client.errors import DueTimeError, from_status
+from duetime.client.wire import is_compiled
 from duetime.tls import Pems
 
 
 class _OpenChannel:
     """A channel, the certificates it was made with, and its method."""
 
-    def __init__(self, channel: grpc.Channel, pems: Pems | None, method: str) -> None:
+    def __init__(self, channel: Any, pems: Pems | None, method: str) -> None:
         self.channel = channel
         self.pems = pems
         self.call: Callable[..., bytes] = channel.unary_unary(method)
@@ -26,7 +27,8 @@ class BlockingMethod:
     """A method of a client's server, with a channel of its own. For one call at a time."""
 
     def __init__(self, connection: GatewayConnection, method: str) -> None:
-        """`method`: the full name, `/duetime.v1.Gateway/Send`."""
+        """`method`: the full name, `/duetime.v1.Gateway/Send`. Raises: InvalidArgument: see `is_compiled`."""
+        self._is_compiled = is_compiled()
         self._connection = connection
         self._method = method
         self._open: _OpenChannel | None = None
@@ -59,7 +61,8 @@ class BlockingMethod:
         if opened is not None and opened.pems is pems:
             return opened
         self.close()
-        self._open = _OpenChannel(self._connection.make_blocking_channel(pems), pems, self._method)
+        channel = self._connection.make_blocking_channel(pems, is_compiled=self._is_compiled)
+        self._open = _OpenChannel(channel, pems, self._method)
         return self._open
 
     def close(self) -> None:

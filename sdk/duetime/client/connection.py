@@ -26,6 +26,7 @@ from duetime.client.process import connections
 from duetime.client.proxies import direct_options
 from duetime.client.tokens import TokenSource, credentials_for, showing
 from duetime.client.trust import Tls, followed_for
+from duetime.client.wire import WireChannel, can_connect
 from duetime.tls import FollowingChannel, Pems, credentials_of
 from duetime.v1 import gateway_pb2_grpc
 
@@ -214,16 +215,24 @@ class GatewayConnection:
         """The current certificates for new connections; None: plain text."""
         return None if self._followed is None else self._followed.now()
 
-    def make_blocking_channel(self, pems: Pems | None) -> grpc.Channel:
-        """Another channel, for blocking calls; its certificates stay the same."""
+    def make_blocking_channel(self, pems: Pems | None, *, is_compiled: bool = False) -> Any:
+        """Another channel, for blocking unary calls; its certificates stay the same. `is_compiled`: by the wheel, if
+        that can connect to the server.
+
+        Raises:
+            InvalidArgument: the wheel rejects the certificates.
+        """
+        if is_compiled and can_connect(self.server, pems):
+            # Without threads and state of gRPC, it survives a fork.
+            self._is_used = True
+            return showing(WireChannel(self.server, pems), self._credentials)
         self._note_use()
         options = (*CHANNEL_OPTIONS, *direct_options(self.server))
         if pems is None:
             channel = grpc.insecure_channel(self.server, options=options)
         else:
             channel = grpc.secure_channel(self.server, credentials_of(pems), options=options)
-        made: grpc.Channel = showing(channel, self._credentials)
-        return made
+        return showing(channel, self._credentials)
 
     @property
     def stub(self) -> gateway_pb2_grpc.GatewayStub:

@@ -101,7 +101,8 @@ def showing(channel: Any, credentials: TokenCredentials) -> Any:
     """The channel with a token in each later call. An interceptor would make a task for each call."""
     if credentials:
         for kind in ("unary_unary", "unary_stream", "stream_unary", "stream_stream"):
-            setattr(channel, kind, _method_maker(getattr(channel, kind), credentials))
+            if make := getattr(channel, kind, None):
+                setattr(channel, kind, _method_maker(make, credentials))
     return channel
 
 

@@ -9,6 +9,7 @@ call. Concurrent messages gain from sharing requests.
 
 import asyncio
 import time
+import weakref
 
 from google.protobuf.message import DecodeError
 
@@ -18,7 +19,7 @@ from duetime.client.connection import GatewayConnection, attempt_timeout_s, back
 from duetime.client.errors import Closed, DueTimeError, ServerError, from_fault, unreadable
 from duetime.client.ids import new_id
 from duetime.client.message import Message, Receipt
-from duetime.client.process import connections
+from duetime.client.process import after_fork, connections
 from duetime.client.sending.batch import encode, now_ms
 from duetime.client.sending.capacity import Capacity
 from duetime.client.sending.delivery import given_up
@@ -94,6 +95,11 @@ class ThreadSender:
         self._sends: set[object] = set()
         # Set by `end`: the loop that waits for the end of all sends, and its event.
         self._closing: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+        _senders.add(self)
+
+    def forget(self) -> None:
+        """Drops the sends in progress, in a forked child: their threads are the parent's."""
+        self._sends.clear()
 
     def send(self, message: Message, call: Call) -> Outcome:
         """Sends a message and waits for its outcome. Called in any thread but the loop's.
@@ -136,3 +142,14 @@ class ThreadSender:
     def _notify(loop: asyncio.AbstractEventLoop, left: asyncio.Event) -> None:
         if not loop.is_closed():
             loop.call_soon_threadsafe(left.set)
+
+
+_senders: weakref.WeakSet[ThreadSender] = weakref.WeakSet()
+
+
+def _forget_sends() -> None:
+    for sender in _senders:
+        sender.forget()
+
+
+after_fork(_forget_sends)
