@@ -122,11 +122,12 @@ def test_group_is_described_reset_and_deleted(server: str, group: str, capsys: p
     assert (queue["committed_offset"], queue["next_offset"], queue["max_offset"]) == (0, 2, 3)
     assert (queue["lag"], queue["in_flight"]) == (3, 2)
     assert [(one["member"], one["topic"]) for one in described["members"]] == [("me", topic)]
+    assert described["lapsed_messages"] == 0
     assert run(["groups", "--json"]) == 0
     (listed,) = [line for line in lines_of(capsys) if line["group"] == group]
     assert (listed["lag"], listed["dead_letters"]) == (3, 0)
     assert run(["groups", "describe", group]) == 0
-    assert "lag 3, in flight 2, waiting 0, waiting retries 0, dead letters 0;" in capsys.readouterr().out
+    assert "lag 3, in flight 2, waiting 0, waiting retries 0, dead letters 0, lapsed 0 since" in capsys.readouterr().out
 
     assert run(["groups", "reset", group, topic, "--to", "latest", "--dry-run", "--json"]) == 0
     planned = {
@@ -159,6 +160,7 @@ def test_description_is_a_table_that_people_can_read(
     policy = message_pb2.RetryPolicy(max_attempts=17, levels=message_pb2.LevelBackoff())
     group = consumer_pb2.Group(name="billing", retry=policy, created_at_ms=NOON_MS)
     described = consumer_pb2.GroupDescription(group=group, acks_per_s=1_234.5, dead_letters=4, unreachable_shards=[1])
+    described.lapsed_messages = 6
     described.queues.add(
         topic="orders", queue=3, shard=0, committed_offset=10_000, next_offset=10_020, max_offset=12_000,
         lag=2_000, in_flight=15, waiting=5, oldest_unacked_at_ms=NOON_MS,
@@ -174,8 +176,8 @@ def test_description_is_a_table_that_people_can_read(
         "(unless a message or a handler has its own policy); created 2026-01-01T"
     )
     assert second == (
-        "answering shards only: lag 2,000, in flight 15, waiting 5, waiting retries 0, dead letters 4; "
-        "over the last minute 0.0 received and 1,234.5 acknowledged per second"
+        "answering shards only: lag 2,000, in flight 15, waiting 5, waiting retries 0, dead letters 4, "
+        "lapsed 6 since the stores' start; over the last minute 0.0 received and 1,234.5 acknowledged per second"
     )
     assert header.split()[:3] == ["topic", "queue", "shard"]
     assert row.split()[:9] == ["orders", "3", "0", "10,000", "10,020", "12,000", "2,000", "15", "5"]

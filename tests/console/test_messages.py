@@ -64,6 +64,15 @@ async def test_empty_lists_give_advice(desk: Desk) -> None:
     assert "No message of <q>orders</q>" in await desk.text("/messages?topic=orders&key=1&where=any")
 
 
+async def test_group_counts_lapsed_messages(desk: Desk) -> None:
+    await desk.send("kept")
+    await desk.send("lapsed", expires_ms=1_000)
+    await desk.cluster.advance("1s")
+    assert [one.message.id for one in await desk.received()] == ["kept"]
+    tile = (await desk.text("/groups/billing")).partition("Lapsed since the stores' start")[2]
+    assert tile.startswith("</dt><dd>1</dd>")
+
+
 async def test_pending_messages_are_found(desk: Desk) -> None:
     await desk.send("early", keys=["42"], delay_ms=1_000, body=b"cancel the order")
     await desk.send("late", delay_ms=86_400_000, body="Größe 6".encode())

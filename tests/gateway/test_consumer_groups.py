@@ -124,7 +124,7 @@ async def test_description_puts_the_shards_together(tapped: Gateway, taps: list[
             answer.queues[-1].waiting = 5
             answer.members[0].seen_at_ms = 100 + shard
             answer.members.add(name=f"m{shard}", topic="orders", seen_at_ms=50)
-            answer.acks_per_s, answer.receives_per_s, answer.dead_letters = 1.5, 2.5, 3
+            answer.acks_per_s, answer.receives_per_s, answer.dead_letters, answer.lapsed_messages = 1.5, 2.5, 3, 4
 
         return change
 
@@ -139,7 +139,8 @@ async def test_description_puts_the_shards_together(tapped: Gateway, taps: list[
         ("%RETRY%billing", 1, 5),
     ]
     assert [(one.name, one.seen_at_ms) for one in described.members] == [("both", 101), ("m0", 50), ("m1", 50)]
-    assert (described.acks_per_s, described.receives_per_s, described.dead_letters) == (3, 5, 6)
+    assert (described.acks_per_s, described.receives_per_s) == (3, 5)
+    assert (described.dead_letters, described.lapsed_messages) == (6, 8)
     taps[0].refuse(Unavailable("away"), "DescribeGroup")
     assert list((await describe(tapped)).unreachable_shards) == [0]
 

@@ -104,6 +104,19 @@ def receiver(cluster: LocalCluster, producer: Producer) -> Iterator[Receiver]:
         yield receiver
 
 
+def test_lapsed_messages_are_counted(cluster: LocalCluster) -> None:
+    with Producer(cluster.address) as producer:
+        producer.send("admin-lapsed", b"x", expires="1s")
+        producer.send("admin-lapsed", b"kept")
+    cluster.advance("1s")
+    with Receiver(cluster.address, "admin-lapsed", group="admin-lapse") as receiver:
+        (kept,) = receiver.receive()
+        receiver.ack(kept)
+    with Admin(cluster.address) as admin:
+        described = admin.group("admin-lapse")
+    assert (kept.body, described.lapsed_messages, described.lag) == (b"kept", 1, 0)
+
+
 def test_waiting_retries_are_listed_and_ended(
     cluster: LocalCluster, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -366,7 +366,7 @@ def _print_description(described: consumer_pb2.GroupDescription) -> None:
     known = "answering shards only: " if described.unreachable_shards else ""
     echo(
         f"{known}lag {lag:,}, in flight {in_flight:,}, waiting {waiting:,}, {_retries(described)}, "
-        f"dead letters {described.dead_letters:,}; "
+        f"dead letters {described.dead_letters:,}, lapsed {described.lapsed_messages:,} since the stores' start; "
         f"over the last minute {described.receives_per_s:,.1f} received and {described.acks_per_s:,.1f} acknowledged "
         "per second"
     )
@@ -437,6 +437,7 @@ def _description_object(described: consumer_pb2.GroupDescription) -> dict[str, A
         "acks_per_s": described.acks_per_s,
         "receives_per_s": described.receives_per_s,
         "dead_letters": described.dead_letters,
+        "lapsed_messages": described.lapsed_messages,
         "waiting_retries": described.waiting_retries,
         "next_retry_at": iso(moment_or_none(described.next_retry_at_ms)),
         "counting_shards": list(described.counting_shards),

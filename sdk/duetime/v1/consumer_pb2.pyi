@@ -395,7 +395,7 @@ class GroupMember(_message.Message):
     def __init__(self, name: _Optional[str] = ..., topic: _Optional[str] = ..., seen_at_ms: _Optional[int] = ...) -> None: ...
 
 class GroupDescription(_message.Message):
-    __slots__ = ("group", "queues", "members", "acks_per_s", "receives_per_s", "dead_letters", "unreachable_shards", "waiting_retries", "next_retry_at_ms", "counting_shards", "pauses")
+    __slots__ = ("group", "queues", "members", "acks_per_s", "receives_per_s", "dead_letters", "unreachable_shards", "waiting_retries", "next_retry_at_ms", "counting_shards", "pauses", "lapsed_messages")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
@@ -407,6 +407,7 @@ class GroupDescription(_message.Message):
     NEXT_RETRY_AT_MS_FIELD_NUMBER: _ClassVar[int]
     COUNTING_SHARDS_FIELD_NUMBER: _ClassVar[int]
     PAUSES_FIELD_NUMBER: _ClassVar[int]
+    LAPSED_MESSAGES_FIELD_NUMBER: _ClassVar[int]
     group: Group
     queues: _containers.RepeatedCompositeFieldContainer[GroupQueue]
     members: _containers.RepeatedCompositeFieldContainer[GroupMember]
@@ -418,7 +419,8 @@ class GroupDescription(_message.Message):
     next_retry_at_ms: int
     counting_shards: _containers.RepeatedScalarFieldContainer[int]
     pauses: _containers.RepeatedCompositeFieldContainer[GroupPause]
-    def __init__(self, group: _Optional[_Union[Group, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[GroupQueue, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[GroupMember, _Mapping]]] = ..., acks_per_s: _Optional[float] = ..., receives_per_s: _Optional[float] = ..., dead_letters: _Optional[int] = ..., unreachable_shards: _Optional[_Iterable[int]] = ..., waiting_retries: _Optional[int] = ..., next_retry_at_ms: _Optional[int] = ..., counting_shards: _Optional[_Iterable[int]] = ..., pauses: _Optional[_Iterable[_Union[GroupPause, _Mapping]]] = ...) -> None: ...
+    lapsed_messages: int
+    def __init__(self, group: _Optional[_Union[Group, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[GroupQueue, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[GroupMember, _Mapping]]] = ..., acks_per_s: _Optional[float] = ..., receives_per_s: _Optional[float] = ..., dead_letters: _Optional[int] = ..., unreachable_shards: _Optional[_Iterable[int]] = ..., waiting_retries: _Optional[int] = ..., next_retry_at_ms: _Optional[int] = ..., counting_shards: _Optional[_Iterable[int]] = ..., pauses: _Optional[_Iterable[_Union[GroupPause, _Mapping]]] = ..., lapsed_messages: _Optional[int] = ...) -> None: ...
 
 class PauseGroupRequest(_message.Message):
     __slots__ = ("name", "topic", "for_ms", "until_ms")

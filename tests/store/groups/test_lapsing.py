@@ -58,6 +58,8 @@ async def test_message_is_received_until_it_expires(store: Consuming) -> None:
     assert await store.receive(group="audit") == []
     assert lapsed(store) == 0
     assert store.node.registry.get_sample_value("duetime_store_lapsed_total", {"group": "audit"}) == 1
+    described = await store.stub.DescribeGroup(consumer_pb2.DescribeGroupRequest(name="audit"), timeout=60)
+    assert (described.lapsed_messages, (await store.describe()).lapsed_messages) == (1, 0)
 
 
 async def test_expired_message_is_done_for_its_group(store: Consuming) -> None:

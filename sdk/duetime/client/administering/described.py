@@ -185,6 +185,8 @@ class GroupDescription:
     """Shards that still count their pending messages after a start; their waiting retries are missing."""
     pauses: list[GroupPause] = field(default_factory=list)
     """By topic; empty: the group is not paused."""
+    lapsed_messages: int = 0
+    """Expired before a delivery to the group, since each shard's last start."""
 
     @property
     def lag(self) -> int:
@@ -297,6 +299,7 @@ def group_description_of(described: consumer_pb2.GroupDescription) -> GroupDescr
         _moment(described.next_retry_at_ms),
         list(described.counting_shards),
         pauses_of(described.pauses),
+        described.lapsed_messages,
     )
 
 

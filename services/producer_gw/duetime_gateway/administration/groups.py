@@ -121,6 +121,7 @@ class ConsumerGroups:
             description.receives_per_s += answer.receives_per_s
             description.dead_letters += answer.dead_letters
             description.waiting_retries += answer.waiting_retries
+            description.lapsed_messages += answer.lapsed_messages
             description.counting_shards.extend(number for _ in answer.counting_shards)
             dues = [one for one in (description.next_retry_at_ms, answer.next_retry_at_ms) if one]
             description.next_retry_at_ms = min(dues, default=0)

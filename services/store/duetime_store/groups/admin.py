@@ -77,6 +77,7 @@ class GroupAdmin:
         now_ms, active = self._clock.now_ms(), self._groups.activity.get(group)
         if active is not None:
             found.acks_per_s, found.receives_per_s = active.acks.per_s(now_ms), active.receives.per_s(now_ms)
+            found.lapsed_messages = active.lapsed_count
             for (name, topic), seen_at_ms in reversed(active.members.items()):
                 if now_ms - seen_at_ms < MEMBER_MS:
                     found.members.add(name=name, topic=topic, seen_at_ms=seen_at_ms)
