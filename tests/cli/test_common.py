@@ -14,6 +14,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
+import structlog
 import yaml as reader
 from duetime.cli import output, yaml
 from duetime.cli.app import run
@@ -234,6 +235,11 @@ def test_a_watched_list_is_printed_again_until_it_is_interrupted(server: str) ->
     process.send_signal(signal.SIGINT)
     _, errors = ended(process, DEADLINE_S)
     assert (process.returncode, errors) == (0, b"")
+
+
+def test_log_lines_of_a_cluster_here_are_no_output(capsys: pytest.CaptureFixture[str]) -> None:
+    structlog.get_logger().warning("store call failed")
+    assert tuple(capsys.readouterr()) == ("", "")
 
 
 def test_a_watch_survives_a_server_outage() -> None:
