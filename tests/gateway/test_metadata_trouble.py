@@ -54,6 +54,28 @@ async def test_damaged_database_ends_no_gateway(gateway: Gateway, tmp_path: Path
     await is_back(gateway)
 
 
+async def test_group_is_paused_and_resumed_without_the_database(gateway: Gateway, tmp_path: Path) -> None:
+    await gateway.send(message())
+    receive = consumer_pb2.ReceiveRequest(topic="orders", group="billing")
+    (got,) = (await gateway.stub.Receive(receive)).messages
+    await gateway.send(message())
+    put_back = damage(tmp_path / "meta.db")
+    # The gateway does not know the second group, which the store pauses all the same.
+    for group in ("billing", "later"):
+        error = await error_of(gateway.stub.PauseGroup(consumer_pb2.PauseGroupRequest(name=group)))
+        assert error.code() == grpc.StatusCode.UNAVAILABLE
+        text = str(error.details())
+        assert text.startswith("all shards have done it, but it is not stored for shards that join later (metadata ")
+    assert not (await gateway.stub.Receive(receive)).messages
+    await gateway.stub.Ack(consumer_pb2.AckRequest(group="billing", receipts=[got.receipt]))
+    resume = consumer_pb2.ResumeGroupRequest(name="billing")
+    assert "all shards have done it" in str((await error_of(gateway.stub.ResumeGroup(resume))).details())
+    assert len((await gateway.stub.Receive(receive)).messages) == 1
+    put_back()
+    await is_back(gateway)
+    assert not (await gateway.stub.ResumeGroup(resume)).pauses
+
+
 async def test_gateway_that_starts_while_the_database_does_not_answer_serves_when_it_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

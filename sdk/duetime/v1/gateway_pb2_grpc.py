@@ -766,8 +766,9 @@ class GatewayServicer(object):
 
     def PauseGroup(self, request, context):
         """Pauses a group: no receiver gets a message until the pause ends. Leases stay valid. In force and durable when
-        answered; after an error some shards may have paused, and the call may be repeated. NOT_FOUND: no such group or
-        topic. RESOURCE_EXHAUSTED, PAUSES_EXHAUSTED: the group or a shard has too many. A deleted topic has none.
+        answered. UNAVAILABLE, PAUSE_INCOMPLETE: some shards or the metadata database have not done it, the other shards
+        have; repeat the call. NOT_FOUND: no such group or topic. RESOURCE_EXHAUSTED, PAUSES_EXHAUSTED: the group or a shard
+        has too many. A deleted topic has none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

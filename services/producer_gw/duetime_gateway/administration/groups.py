@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from duetime.v1 import consumer_pb2, store_pb2
 from duetime_core.clock import Clock
-from duetime_core.errors import DueTimeError, FailedPrecondition, NotFound
+from duetime_core.errors import DueTimeError, FailedPrecondition, NotFound, Unavailable
 from duetime_core.metadata import GroupTable
 from duetime_format.names import is_group_topic
 
@@ -18,7 +18,7 @@ from duetime_gateway.administration.admission import (
     check_reset,
     check_update_group,
 )
-from duetime_gateway.administration.pauses import DeliveryPauses, joined
+from duetime_gateway.administration.pauses import DeliveryPauses, PauseIncomplete, joined
 from duetime_gateway.answers import raise_first
 from duetime_gateway.routing.places import QueueLocator, place_of
 from duetime_gateway.rules import check_group
@@ -191,13 +191,27 @@ class ConsumerGroups:
         return consumer_pb2.ResetGroupResponse(queues=queues)
 
     async def change_pause(self, request: PauseRequest) -> consumer_pb2.GroupPauses:
-        """Pauses or resumes a group: see `DeliveryPauses.change`. Raises: DueTimeError: as there, or no such group."""
+        """Pauses or resumes a group: see `DeliveryPauses.change`. An outage of the database does not prevent it.
+
+        Raises:
+            PauseIncomplete: some shards or the database do not answer.
+            DueTimeError: as `change`, or no such group.
+        """
         check_pause(request)
-        await self._groups.get(request.name)
-        answer = await self._pauses.change(request)
+        try:
+            await self._groups.get(request.name)
+        except Unavailable as error:
+            _, failed = await self._pauses.change(request)
+            raise PauseIncomplete(failed, error) from error
+        answer, failed = await self._pauses.change(request)
         # Shards that join later learn this pause. Pauses of single topics don't concern them: they have none of these.
         whole = next((pause for pause in answer.pauses if not pause.topic), None)
-        await self._announced(await self._groups.pause(request.name, whole))
+        try:
+            await self._announced(await self._groups.pause(request.name, whole))
+        except Unavailable as error:
+            raise PauseIncomplete(failed, error) from error
+        if failed:
+            raise PauseIncomplete(failed)
         return answer
 
     async def delete(self, request: consumer_pb2.DeleteGroupRequest) -> None:
