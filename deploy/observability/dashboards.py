@@ -267,9 +267,7 @@ GROUPS = Dashboard(
         ),
         (
             panel("Parked messages by group", ("sum by (group) (duetime_store_group_parked_messages)", "{{group}}")),
-            panel(
-                "Held by rates", (f"sum by (group) (rate(duetime_store_group_held_seconds_total{RATE}))", "{{group}}")
-            ),
+            panel("Held by rates", (f"rate(duetime_store_group_held_seconds_total{RATE})", "{{group}} {{instance}}")),
             panel("Parts of rates", ("duetime_store_group_rate_share", "{{group}} {{topic}} {{instance}}")),
         ),
         (
