@@ -135,8 +135,9 @@ def test_worker_posts_messages_as_a_user_with_rights_on_their_topic(secure: Secu
         )
 
     client("topics", "create", "hooks")
-    token = client("users", "create", "hooks").strip()
-    client("grants", "add", "hooks", "receive", "hooks", "--group", "hook")
+    users = ("exec", "-T", "gateway", "duetime")
+    token = stack.compose(*users, "users", "create", "hooks").strip()
+    stack.compose(*users, "grants", "add", "hooks", "receive", "hooks", "--group", "hook")
     with receiving(stack) as receiver:
         client("webhooks", "create", "hook", "--topic", "hooks", "--group", "hook", "--url", receiver.url)
         started = {"COMPOSE_PROFILES": "webhooks", "DUETIME_WEBHOOKS_TOKEN": token}
