@@ -81,6 +81,15 @@ def test_a_schedule_is_changed_paused_resumed_and_run(
     done(capsys, "delete", "job", "--topic", topic, "--yes")
 
 
+def test_a_page_shows_policies_and_expiry(tap: Gateway, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rule = ["--cron", "30 2 * * *", "--zone", "Europe/Berlin"]
+    plain = done(capsys, "create", "plain", "--topic", topic, *rule)
+    assert not [line for line in plain if line.startswith(("in gap", "in fold", "expires"))]
+    more = ["--in-gap", "skip", "--in-fold", "both", "--expires", "2h"]
+    lines = done(capsys, "create", "other", "--topic", topic, *rule, *more)
+    assert {"in gap      skip", "in fold     both", "expires     2h after its due time"} <= set(lines)
+
+
 def test_a_dry_run_prints_times_and_creates_nothing(
     tap: Gateway, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -125,9 +134,9 @@ def test_history_has_the_ends_of_occurrences(tap: Gateway, topic: str, capsys: p
     found = objects(done(capsys, "history", "job", "--topic", topic, "--json"))
     ends = sorted((one["state"], *one["groups"].items()) for one in found)
     assert ends == [("pending",), *[("stored", ("history", "done"))] * 2]
-    assert [one["due_at"] is None for one in found] == [one["state"] == "stored" for one in found]
+    assert [one["planned_at"] is None for one in found] == [one["state"] == "stored" for one in found]
     lines = done(capsys, "history", "job", "--topic", topic)
-    assert lines[0].split() == ["due", "delivered", "late", "state", "id"]
+    assert lines[0].split() == ["planned", "delivered", "late", "state", "id"]
     assert sum("done in history" in line for line in lines) == 2
 
 

@@ -49,12 +49,23 @@ async def test_history_has_each_occurrence_with_its_ends(cluster: Cluster, clien
     for one, state, groups in wanted:
         due_at = one["next_at"][0] if state == "pending" else one["due_at"]
         told = by_id.pop(one["id"])
-        assert (told["due_at"], told["state"], told["groups"]) == (due_at, state, groups)
+        assert (told["planned_at"], told["due_at"], told["state"], told["groups"]) == (due_at, due_at, state, groups)
         is_delivered = state == "stored"
         assert (told["delivered_at"], told["late_ms"]) == ((one["stored_at"], 0) if is_delivered else (None, None))
     (one,) = by_id.items()
     assert one[0] == added["id"]
-    assert (one[1]["due_at"], one[1]["late_ms"], one[1]["state"], one[1]["groups"]) == (None, None, "stored", {})
+    assert (one[1]["planned_at"], one[1]["late_ms"], one[1]["state"], one[1]["groups"]) == (None, None, "stored", {})
+
+
+async def test_occurrence_is_late_from_its_planned_time_on(cluster: Cluster, client: httpx.AsyncClient) -> None:
+    made = await put(client, "moved", "a", every="1h")
+    (planned,) = made["next_at"]
+    moved = {"topic": "moved", "delay": "2h"}
+    assert (await client.patch(f"/api/v1/messages/{made['id']}", json=moved)).status_code == 200
+    await cluster.advance("2h")
+    (delivered,) = (one for one in (await history(client, "moved", "a"))["occurrences"] if one["id"] == made["id"])
+    assert (delivered["planned_at"], delivered["late_ms"], delivered["state"]) == (planned, 3_600_000, "stored")
+    assert delivered["due_at"] > planned
 
 
 async def test_history_has_the_latest_and_outlives_its_schedule(cluster: Cluster, client: httpx.AsyncClient) -> None:

@@ -215,10 +215,11 @@ class OccurrenceAnswer(AnswerModel):
     """An occurrence. Fields that do not apply are null."""
 
     id: str
-    due_at: str | None = Field(description="null: an additional one, sent by run")
+    planned_at: str | None = Field(description="null: an additional one, sent by run")
+    due_at: str | None = Field(description="later than planned if it was missed by the policy `all`, or rescheduled")
     state: State
     delivered_at: str | None = Field(description="null: it is not in its topic")
-    late_ms: int | None = Field(description="time from due_at to delivered_at")
+    late_ms: int | None = Field(description="time from planned_at to delivered_at")
     groups: dict[str, Outcome] = Field(description="its end in each group that has one")
 
 
@@ -352,10 +353,11 @@ def _occurrence(found: gateway_pb2.FoundMessage, events: Sequence[consumer_pb2.T
     message, is_delivered = found.message, found.state == gateway_pb2.MESSAGE_STATE_STORED
     return OccurrenceAnswer(
         id=message.id,
+        planned_at=iso(found.planned_at_ms),
         due_at=iso(message.due_at_ms),
         state=state_of(found),
         delivered_at=iso(message.stored_at_ms) if is_delivered else None,
-        late_ms=next((one.late_ms for one in events if one.kind == consumer_pb2.TRACE_KIND_RESTORED), None),
+        late_ms=message.stored_at_ms - found.planned_at_ms if is_delivered and found.planned_at_ms else None,
         groups=outcomes_of(events),
     )
 

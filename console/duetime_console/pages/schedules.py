@@ -145,6 +145,7 @@ class OccurrenceRow:
     """A message of a schedule, and its ends in groups."""
 
     message: message_pb2.StoredMessage
+    planned_at_ms: int
     state: str
     outcomes: Sequence[GroupOutcome]
 
@@ -159,7 +160,7 @@ async def _occurrences(request: Request, topic: str, name: str) -> list[Occurren
         return None
     outcomes = await asyncio.gather(*(_outcomes(request, one) for one in answer.messages))
     found = zip(answer.messages, outcomes, strict=True)
-    return [OccurrenceRow(one.message, state_of(one).replace("_", " "), ends) for one, ends in found]
+    return [OccurrenceRow(one.message, one.planned_at_ms, state_of(one).replace("_", " "), ends) for one, ends in found]
 
 
 async def _outcomes(request: Request, found: gateway_pb2.FoundMessage) -> list[GroupOutcome]:

@@ -271,8 +271,7 @@ def history(
     """List the latest occurrences and their outcomes.
 
     These are the messages with the schedule's key that the log still has, the latest one first, and their ends in
-    each group. An additional
-    occurrence, sent by run, has no due time.
+    each group. An additional occurrence, sent by run, has no planned time.
 
     \b
     Examples:
@@ -286,7 +285,7 @@ def history(
     elif found:
         rows = [
             (
-                one["due_at"] or "",
+                one["planned_at"] or "",
                 one["delivered_at"] or "",
                 "" if one["late_ms"] is None else f"{one['late_ms']} ms",
                 ", ".join(f"{end} in {group}" for group, end in one["groups"].items()) or one["state"],
@@ -294,7 +293,7 @@ def history(
             )
             for one in found
         ]
-        print_table(["due", "delivered", "late", "state", "id"], rows)
+        print_table(["planned", "delivered", "late", "state", "id"], rows)
     else:
         echo(f"duetime: no message of topic {topic} has the key {printable(name)}", err=True)
 
@@ -309,13 +308,14 @@ async def _occurrence(finder: AsyncFinder, topic: str, found: FoundMessage) -> d
     """An occurrence for machines. Its ends in groups: done, dead, or lapsed."""
     is_delivered = found.state == "stored"
     events = (await finder.trace(found.id, topic=topic)).events if is_delivered else []
-    late_ms = next((one.late_ms for one in events if one.kind == "restored"), None)
+    late = found.stored_at - found.planned_at if is_delivered and found.planned_at else None
     return {
         "id": found.id,
+        "planned_at": iso(found.planned_at),
         "due_at": iso(found.due_at),
         "state": found.state,
         "delivered_at": iso(found.stored_at) if is_delivered else None,
-        "late_ms": late_ms,
+        "late_ms": None if late is None else round(late / timedelta(milliseconds=1)),
         "groups": _ends(events),
     }
 
@@ -410,8 +410,11 @@ def schedule_page(found: Schedule) -> str:
         f"missed      {found.missed}",
         f"version     {found.version}, created {local(found.created_at)}",
     ]
+    lines += [f"in gap      {found.in_gap}"] if found.in_gap != "end" else []
+    lines += [f"in fold     {found.in_fold}"] if found.in_fold != "first" else []
     lines += [f"tags        {printable(found.tags)}"] if found.tags else []
     lines += [f"retry       {found.retry}"] if found.retry else []
+    lines += [f"expires     {_length(found.expires)} after its due time"] if found.expires else []
     lines += [f"property    {printable(f'{name}={value}')}" for name, value in sorted(found.properties.items())]
     lines += [f"body        {on_one_line(found.body)}"]
     return "\n".join(lines)
@@ -419,10 +422,14 @@ def schedule_page(found: Schedule) -> str:
 
 def _rule(found: Schedule) -> str:
     if found.every is not None:
-        return f"every {length_text(round(found.every / timedelta(milliseconds=1)))}"
+        return f"every {_length(found.every)}"
     if found.at:
         return f"at {len(found.at)} times"
     return f"{printable(found.cron)} {found.zone}"
+
+
+def _length(found: timedelta) -> str:
+    return length_text(round(found / timedelta(milliseconds=1)))
 
 
 def _next(found: Schedule) -> str:

@@ -311,7 +311,7 @@ class GetMessageRequest(_message.Message):
     def __init__(self, id: _Optional[str] = ..., topic: _Optional[str] = ...) -> None: ...
 
 class FoundMessage(_message.Message):
-    __slots__ = ("message", "state", "shard", "offset_id", "lane", "entry", "before_count")
+    __slots__ = ("message", "state", "shard", "offset_id", "lane", "entry", "before_count", "planned_at_ms")
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
@@ -319,6 +319,7 @@ class FoundMessage(_message.Message):
     LANE_FIELD_NUMBER: _ClassVar[int]
     ENTRY_FIELD_NUMBER: _ClassVar[int]
     BEFORE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PLANNED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     message: _message_pb2.StoredMessage
     state: MessageState
     shard: int
@@ -326,7 +327,8 @@ class FoundMessage(_message.Message):
     lane: int
     entry: int
     before_count: int
-    def __init__(self, message: _Optional[_Union[_message_pb2.StoredMessage, _Mapping]] = ..., state: _Optional[_Union[MessageState, str]] = ..., shard: _Optional[int] = ..., offset_id: _Optional[str] = ..., lane: _Optional[int] = ..., entry: _Optional[int] = ..., before_count: _Optional[int] = ...) -> None: ...
+    planned_at_ms: int
+    def __init__(self, message: _Optional[_Union[_message_pb2.StoredMessage, _Mapping]] = ..., state: _Optional[_Union[MessageState, str]] = ..., shard: _Optional[int] = ..., offset_id: _Optional[str] = ..., lane: _Optional[int] = ..., entry: _Optional[int] = ..., before_count: _Optional[int] = ..., planned_at_ms: _Optional[int] = ...) -> None: ...
 
 class CommitOffsetsRequest(_message.Message):
     __slots__ = ("group", "topic", "queues")

@@ -105,6 +105,11 @@ class FoundMessage(MessageView, MessageRef):
         return moment(self._message.due_at_ms) if self._message.due_at_ms else None
 
     @property
+    def planned_at(self) -> datetime | None:
+        """The time for which its schedule planned it, also if it was due later; None: it is no planned occurrence."""
+        return moment(self._found.planned_at_ms) if self._found.planned_at_ms else None
+
+    @property
     def late_ms(self) -> int | None:
         """From due to its store time in the topic, before the flush; None: it was not delayed, or not delivered yet."""
         if self.state != "stored" or not self._message.due_at_ms:

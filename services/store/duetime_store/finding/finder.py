@@ -39,7 +39,7 @@ from duetime_shard.lanes import LaneProgress
 from duetime_store.finding.index import IndexFile, may_be_within
 from duetime_store.finding.indexer import Indexer, keys_between
 from duetime_store.metrics import StoreMetrics
-from duetime_store.reading.messages import set_due, stored_message
+from duetime_store.reading.messages import planned_ms, set_due, stored_message
 from duetime_store.reading.turns import ScanTurns, YieldingScan
 from duetime_store.writing.store import Store
 
@@ -363,12 +363,12 @@ class MessageFinder:
 
     def _found(self, seen: FoundRecord, state: gateway_pb2.MessageState) -> gateway_pb2.FoundMessage:
         found = seen.record
-        message = stored_message(found)
         answer = gateway_pb2.FoundMessage(
-            message=message,
+            message=stored_message(found),
             state=state,
             shard=self._shard,
             offset_id=record.offset_message_id(found.store_host, found.position),
+            planned_at_ms=planned_ms(found.properties),
         )
         number = seen.lane
         is_lane = number is not None and number in self._lanes

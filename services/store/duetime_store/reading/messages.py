@@ -9,6 +9,7 @@ from duetime_format import expiry, priority, record
 from duetime_format.compiled import twin
 from duetime_format.errors import DamagedBytes
 from duetime_format.properties import decode_properties
+from duetime_format.schedules import schedule_of
 
 HIDDEN = record.RESERVED_PROPERTIES
 
@@ -69,6 +70,12 @@ def stored_message(found: record.Record) -> message_pb2.StoredMessage:
         priority=priority.of(properties),
         expires_at_ms=expiry.of(properties, entry[2] if entry else found.stored_at_ms),
     )
+
+
+def planned_ms(properties: bytes) -> int:
+    """The time for which a schedule planned an occurrence, Unix ms; 0: it is none, or an additional one, or paused."""
+    schedule = schedule_of(properties)
+    return 0 if schedule is None or schedule.extra else schedule.planned
 
 
 def set_due(message: message_pb2.StoredMessage, properties: Mapping[str, str], due_at_ms: int) -> None:
