@@ -284,10 +284,18 @@ async def test_lite_topics_are_paused_with_their_topic(tmp_path: Path, group: st
 
 
 @pytest.mark.parametrize(
-    "fields", [{"for_ms": 0}, {"for_ms": -1}, {"for_ms": DELAY_MS_MAX + 1}, {"until_ms": 5}, {"name": "a b"}]
+    ("fields", "says"),
+    [
+        ({"for_ms": 0}, f"for_ms: 0 is not within 1 and {DELAY_MS_MAX}"),
+        ({"for_ms": -1}, "for_ms: -1 is not within 1"),
+        ({"for_ms": DELAY_MS_MAX + 1}, f"for_ms: {DELAY_MS_MAX + 1} is not within 1"),
+        ({"until_ms": 5}, "until_ms: 5 is not in the future: now is"),
+        ({"until_ms": 10**14}, "until_ms: 100000000000000 is more than ten years ahead: now is"),
+        ({"name": "a b"}, "group"),
+    ],
 )
-async def test_end_out_of_its_range_is_rejected(store: Consuming, fields: dict[str, Any]) -> None:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
+async def test_end_out_of_its_range_is_rejected(store: Consuming, fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(grpc.aio.AioRpcError, match=says) as caught:
         await store.stub.PauseGroup(consumer_pb2.PauseGroupRequest(**{"name": GROUP, **fields}), timeout=60)
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     await store.send("a")

@@ -140,13 +140,14 @@ class GroupPauses:
             ReadOnly, DiskFull: it is not durable.
         """
         _check_names(request)
-        refuse(within("for_ms", request.for_ms, 0, DELAY_MS_MAX))
         now_ms, until_ms = self._clock.now_ms(), request.until_ms
-        if request.WhichOneof("end") == "for_ms":
+        end = request.WhichOneof("end")
+        if end == "for_ms":
+            refuse(within("for_ms", request.for_ms, 1, DELAY_MS_MAX))
             until_ms = now_ms + request.for_ms
-        if request.HasField("end") and not now_ms < until_ms <= now_ms + DELAY_MS_MAX:
-            text = f"{until_ms} is not within ten years after {now_ms}, now at this shard"
-            raise InvalidArgument([Violation(request.WhichOneof("end"), text)])
+        elif end is not None and not now_ms < until_ms <= now_ms + DELAY_MS_MAX:
+            late = "is not in the future" if until_ms <= now_ms else "is more than ten years ahead"
+            raise InvalidArgument([Violation("until_ms", f"{until_ms} {late}: now is {now_ms} at this shard")])
         key = request.name, request.topic
         known = self.all()
         since_ms = known[key].since_ms if key in known else now_ms
