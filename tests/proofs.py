@@ -55,6 +55,9 @@ PROOFS = {
         ("format", "services/store/duetime_store/copies", "services/store/duetime_store/log", "native", "tests/copies"),
         False,
     ),
+    "copies-kills": Proof(
+        ("format", "core", "shard", "services/store", "native", "tests/copies", "tests/crash"), False
+    ),
     "explore": Proof((*PRODUCT, "spark", "tests")),
     "fuzz": Proof((*PRODUCT, "spark", "tests/fuzz")),
     "sanitize": Proof((*ENGINE, "spark", "tests/fuzz")),

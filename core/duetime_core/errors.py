@@ -18,6 +18,7 @@
     ├── Unavailable            UNAVAILABLE          SHARD_UNAVAILABLE, ... retriable
     │   ├── Stalled            UNAVAILABLE          FLUSH_STALLED
     │   └── ReadOnly           UNAVAILABLE          STORE_READ_ONLY
+    │       └── NotLeader      UNAVAILABLE          NOT_LEADER             has the leader's number and the term
     ├── DataLoss               DATA_LOSS            RECORD_DAMAGED
     └── StartupError           (none)               the process can't start: one line for the operator
 
@@ -214,6 +215,18 @@ class ReadOnly(Unavailable):
     """A flush failed: the content of the disk is unknown until recovery reads it again."""
 
     reason = "STORE_READ_ONLY"
+
+
+class NotLeader(ReadOnly):
+    """Another copy of the shard leads, or none is known to; the call may have happened."""
+
+    reason = "NOT_LEADER"
+
+    def __init__(self, leader: int, term: int) -> None:
+        """`leader`: its number in the group; 0: not known."""
+        found = f"copy {leader} of the shard leads" if leader else "no copy of the shard is known to lead"
+        super().__init__(f"{found} in term {term}; the call may have happened: repeat it with the same ids")
+        self.metadata = {"leader": str(leader), "term": str(term)}
 
 
 class DataLoss(DueTimeError):

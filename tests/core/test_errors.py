@@ -30,6 +30,7 @@ ERRORS = [
     (errors.DiskFull("no room"), grpc.StatusCode.RESOURCE_EXHAUSTED, "DISK_FULL", True),
     (errors.Stalled("no answer"), grpc.StatusCode.UNAVAILABLE, "FLUSH_STALLED", True),
     (errors.ReadOnly("flush"), grpc.StatusCode.UNAVAILABLE, "STORE_READ_ONLY", True),
+    (errors.NotLeader(2, 5), grpc.StatusCode.UNAVAILABLE, "NOT_LEADER", True),
     (errors.DataLoss("crc"), grpc.StatusCode.DATA_LOSS, "RECORD_DAMAGED", False),
 ]
 

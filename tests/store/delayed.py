@@ -18,6 +18,11 @@ class Delayed:
         # End and commit of each group, in the order of the log; those at the front are committed.
         self._groups: list[tuple[int, asyncio.Future[None]]] = []
 
+    keeps_promises = True
+
+    def write(self, group: FlushBatch) -> None:
+        """See Committer."""
+
     def propose(self, group: FlushBatch) -> "asyncio.Future[None]":
         """See Committer."""
         assert group.end > self.last_end, "groups are proposed in the order of the log"

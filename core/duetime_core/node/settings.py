@@ -22,6 +22,7 @@ from duetime_core.access.credentials import ClusterCredentials
 from duetime_core.access.exposure import INSECURE_VARIABLE, NodeListener
 from duetime_core.errors import StartupError
 from duetime_core.limits.traffic import TrafficLimits
+from duetime_core.rpc.channels import COPIES_MARK
 from duetime_core.rpc.fronts import FrontKind
 from duetime_core.rpc.listening import NO_PORT
 from duetime_core.telemetry.secrets import masked
@@ -413,7 +414,8 @@ def credentials_of_commands() -> ClusterCredentials:
 
 
 def parse_stores(text: str) -> dict[int, str]:
-    """Store addresses by shard, from `0=HOST:PORT,1=HOST:PORT`.
+    """Store addresses by shard, from `0=HOST:PORT,1=HOST:PORT`. A shard with copies has all of
+    theirs, `IP:PORT|IP:PORT`.
 
     Raises:
         ValueError: malformed, empty, or one shard twice.
@@ -421,9 +423,12 @@ def parse_stores(text: str) -> dict[int, str]:
     stores: dict[int, str] = {}
     for part in text.split(","):
         shard, _, address = part.strip().partition("=")
-        host, _, port = address.rpartition(":")
-        if not (shard.isascii() and shard.isdigit() and host and port.isascii() and port.isdigit()):
+        copies = [copy.rpartition(":")[::2] for copy in address.split(COPIES_MARK)]
+        ports = all(host and port.isascii() and port.isdigit() for host, port in copies)
+        if not (shard.isascii() and shard.isdigit() and ports):
             raise ValueError(f"store {part.strip()!r} is not SHARD=HOST:PORT")
+        if len(copies) > 1 and not all(host.replace(".", "").isdigit() for host, _ in copies):
+            raise ValueError(f"store {part.strip()!r} has copies whose hosts are no IPv4 addresses")
         if int(shard) in stores:
             raise ValueError(f"shard {shard} is named twice")
         stores[int(shard)] = address
@@ -434,7 +439,10 @@ class StoreClientSettings(NodeSettings):
     """Settings shared by the processes that use the store."""
 
     database_url: str = Field(repr=False, description="metadata database, such as sqlite:////var/lib/duetime/meta.db")
-    stores: str = Field(description="store addresses by shard: 0=HOST:PORT,1=HOST:PORT")
+    stores: str = Field(
+        description="store addresses by shard: 0=HOST:PORT,1=HOST:PORT; of a shard with copies (experimental) all of "
+        "them: 0=IP:PORT|IP:PORT|IP:PORT"
+    )
     store_timeout_ms: int = Field(5_000, ge=100, le=600_000, description="deadline of one call to a store")
 
     @field_validator("stores")

@@ -9,6 +9,7 @@ from duetime_format.limits import GRPC_MESSAGE_BYTES_MAX
 
 from duetime_core.access.callers import ClusterSecret
 from duetime_core.access.credentials import NO_CREDENTIALS, ClusterCredentials
+from duetime_core.errors import StartupError
 from duetime_core.within.channel import Channel
 from duetime_core.within.places import place_of
 
@@ -26,15 +27,35 @@ CHANNEL_OPTIONS = (
     # A proxy of the environment is for external addresses; nodes of a cluster reach each other directly.
     ("grpc.enable_http_proxy", 0),
 )
+# Between the addresses of a shard's copies: only the one that leads listens.
+COPIES_MARK = "|"
+# A leader that hangs or is cut off ends no connection: pings find it, within two seconds.
+COPIES_OPTIONS = (
+    *(option for option in CHANNEL_OPTIONS if option[0] != "grpc.keepalive_time_ms"),
+    ("grpc.keepalive_time_ms", 1_000),
+    ("grpc.keepalive_timeout_ms", 1_000),
+    ("grpc.http2.ping_timeout_ms", 1_000),
+    ("grpc.http2.max_pings_without_data", 0),
+)
 AnyChannel = TypeVar("AnyChannel", grpc.Channel, grpc.aio.Channel)
 
 
 def make_channel(address: str, credentials: ClusterCredentials = NO_CREDENTIALS) -> grpc.aio.Channel:
     """A channel to another node of the cluster. It sends this process's certificate, as current when a call starts, or
-    the secret; a node within this process is reached without a socket."""
+    the secret; a node within this process is reached without a socket. Of several addresses (`IP:PORT|IP:PORT`), it
+    uses the first one that accepts a connection, and looks again when that ends.
+
+    Raises:
+        StartupError: several addresses, which have no common name for a certificate.
+    """
     place = place_of(address)
     if place is not None:
         return _showing(Channel(place), credentials.secret)
+    if COPIES_MARK in address:
+        if credentials.certificates is not None:
+            raise StartupError(f"{address} has no common name: with certificates, use a DNS name of all the copies")
+        target = "ipv4:" + address.replace(COPIES_MARK, ",")
+        return _showing(grpc.aio.insecure_channel(target, options=COPIES_OPTIONS), credentials.secret)
     if credentials.certificates is not None:
         return FollowingChannel(credentials.certificates.followed, address, CHANNEL_OPTIONS)
     return _showing(grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS), credentials.secret)

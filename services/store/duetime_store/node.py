@@ -4,17 +4,18 @@ import asyncio
 import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 from duetime_core.clock import Clock
-from duetime_core.errors import DueTimeError, StartupError
+from duetime_core.errors import DueTimeError, NotLeader, StartupError
 from duetime_core.rpc.border import BorderParts
-from duetime_core.rpc.probes import Health
+from duetime_core.rpc.probes import NodeCondition
 from duetime_core.rpc.serving import Server
 from duetime_format.record import host_bytes
 from prometheus_client import CollectorRegistry
 
+from duetime_store.copies.statefile import refuse_copy
 from duetime_store.files.directory import DirectoryInUse, StoreDirectory, advertised_port, save_advertised_port
 from duetime_store.files.disk import Disk
 from duetime_store.files.reserve import Reserve
@@ -28,6 +29,9 @@ from duetime_store.service import SERVICE_NAME, StoreService
 from duetime_store.settings import StoreSettings
 from duetime_store.writing.committing import Alone, Committer
 from duetime_store.writing.store import Store
+
+if TYPE_CHECKING:
+    from duetime_store.copies.membership import Membership
 
 log = structlog.get_logger()
 
@@ -45,8 +49,25 @@ class _ServingNode:
     loops: "asyncio.Task[None]"
 
 
+class _CopyCondition:
+    """The health of a copy: ready while it leads and serves."""
+
+    def __init__(self, node: "StoreNode") -> None:
+        self._node = node
+
+    @property
+    def ready(self) -> bool:
+        serving = self._node._serving
+        return serving is not None and serving.server.health.ready
+
+    async def why_stuck(self) -> str:
+        """See Health: a restart helps no copy that answers."""
+        return ""
+
+
 class StoreNode:
-    """See duetime_core.node.life.Node."""
+    """See duetime_core.node.life.Node. With copies the node has started once it hears the others; it serves once it
+    leads, and fails when it leads no more."""
 
     settings_class = StoreSettings
 
@@ -67,13 +88,20 @@ class StoreNode:
         self._serving: _ServingNode | None = None
         self._service: StoreService | None = None
         self._stopping = False
+        self._membership: Membership | None = None
+        # Runs this process's copy, and the store while that leads.
+        self._copy: asyncio.Task[None] | None = None
 
     @property
     def port(self) -> int:
+        if self._membership is not None:
+            return self._settings.port
         return self._serving.server.port if self._serving else 0
 
     @property
-    def health(self) -> Health:
+    def health(self) -> NodeCondition:
+        if self._membership is not None:
+            return _CopyCondition(self)
         return self._started(self._serving).server.health
 
     @property
@@ -126,7 +154,48 @@ class StoreNode:
         if self._disk.space(settings.data_dir).free_bytes < reserve.size:
             # Recovery may have to write.
             reserve.give_back()
+        if settings.members:
+            await self._join(directory, reserve)
+            return
+        refuse_copy(settings.data_dir)
         opened = open_store(directory, settings, ShardClock(self._clock), self._threads.orders)
+        parts = self._make(opened, directory, reserve)
+        # Written before the first append: after a crash, recovery must not find the same things again.
+        await parts.checkpointer.write()
+        directory.mark_serving()
+        await self._open(parts, directory)
+
+    async def _join(self, directory: StoreDirectory, reserve: Reserve) -> None:
+        """Starts this process's copy of a shard."""
+        membership = self._membership = make_membership(self._settings, self._clock, self.registry)
+        membership.start(directory)
+        self._copy = asyncio.create_task(self._run_copy(membership, directory, reserve))
+
+    async def _run_copy(self, membership: "Membership", directory: StoreDirectory, reserve: Reserve) -> None:
+        await membership.join(self._threads.flush)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(membership.run())
+            group.create_task(self._lead(membership, directory, reserve))
+
+    async def _lead(self, membership: "Membership", directory: StoreDirectory, reserve: Reserve) -> None:
+        """Waits until this copy leads, then opens the store and serves."""
+        await membership.member.elected()
+        clock, settings = ShardClock(membership.clock), self._settings
+        run = asyncio.get_running_loop().run_in_executor
+        # Heartbeats continue meanwhile.
+        orders = self._threads.orders
+        opened = await run(self._threads.checkpoint, lambda: open_store(directory, settings, clock, orders))
+        membership.member.attach(opened.store.log)
+        self._committer = membership.committer
+        parts = self._make(opened, directory, reserve)
+        await self._open(parts, directory)
+        # Not before: it contains the ends of leases that recovery found, which have to be committed.
+        await parts.flusher.settled()
+        await parts.checkpointer.write()
+        await asyncio.shield(self.loops)
+
+    def _make(self, opened: OpenedStore, directory: StoreDirectory, reserve: Reserve) -> StoreParts:
+        settings = self._settings
         self._report = opened.report
         self._log_recovery(opened)
         base = StoreBase(
@@ -145,9 +214,11 @@ class StoreNode:
         parts = self._parts = make_parts(base, opened)
         # Leases that recovery reopened are journaled.
         parts.flusher.wake()
-        # Written before the first append: after a crash, recovery must not find the same things again.
-        await parts.checkpointer.write()
-        directory.mark_serving()
+        return parts
+
+    async def _open(self, parts: StoreParts, directory: StoreDirectory) -> None:
+        """Starts the loops and serves."""
+        settings = self._settings
         await parts.watch.inspect()
         credentials = settings.credentials(self.registry)
         border = BorderParts(parts.traffic)
@@ -219,7 +290,9 @@ class StoreNode:
             group.create_task(parts.late.run(parts.flusher.units_late))
             if parts.indexer:
                 group.create_task(parts.indexer.run())
-            group.create_task(parts.cleaner.run())
+            if not self._settings.members:
+                # A copy begins its chain of entries with the first one: the log is kept whole.
+                group.create_task(parts.cleaner.run())
             group.create_task(parts.expirer.run())
             group.create_task(parts.lites.run())
             group.create_task(parts.lites.sweep())
@@ -231,7 +304,13 @@ class StoreNode:
             group.create_task(parts.flusher.run_commits())
 
     async def failed(self) -> None:
-        await asyncio.shield(self.loops)
+        if self._copy is None:
+            await asyncio.shield(self.loops)
+            return
+        try:
+            await asyncio.shield(self._copy)
+        except BaseExceptionGroup as group:
+            raise _ended(group) from None
 
     async def stop(self) -> None:
         """Stops in this order: NOT_SERVING, calls drained, everything flushed and committed, checkpoint, `abort`
@@ -245,12 +324,16 @@ class StoreNode:
         if self._service:
             self._service.end_streams()
         if self._serving:
-            await self._serving.server.stop(self._settings.drain_ms)
+            # The calls of a deposed leader have failed.
+            is_deposed = self._copy is not None and self._copy.done()
+            await self._serving.server.stop(0 if is_deposed else self._settings.drain_ms)
         if parts:
             parts.exporter.close()
         if parts and directory and self._serving:
             await self._end_loops(parts, directory, self._serving.loops)
             parts.alarm.close()
+        if self._membership is not None:
+            await self._leave(self._membership)
         self._threads.shutdown()
         if parts:
             parts.store.lanes.close()
@@ -258,6 +341,14 @@ class StoreNode:
             parts.store.log.close()
         if directory:
             directory.close()
+
+    async def _leave(self, membership: "Membership") -> None:
+        if self._copy is not None:
+            if not self._copy.done():
+                await membership.hand_over()
+            self._copy.cancel()
+            await asyncio.gather(self._copy, return_exceptions=True)
+        await membership.close()
 
     async def _end_loops(self, parts: StoreParts, directory: StoreDirectory, loops: "asyncio.Task[None]") -> None:
         if not parts.store.read_only_reason:
@@ -275,6 +366,29 @@ class StoreNode:
             await parts.indexer.close()
         if await parts.checkpointer.write() and await _fold_topics(parts):
             directory.mark_stopped()
+
+
+def _ended(group: BaseExceptionGroup[Any]) -> BaseException:
+    """The reason for the end of a copy, in one line if that is enough for the operator."""
+    first: BaseException = group.exceptions[0]
+    if isinstance(first, BaseExceptionGroup):
+        return _ended(first)
+    if isinstance(first, NotLeader):
+        return StartupError("another copy of the shard leads now: this one follows after a restart")
+    if isinstance(first, OSError):
+        return StartupError(f"the files of this copy cannot be written: {first}")
+    return first
+
+
+def make_membership(settings: StoreSettings, clock: Clock, registry: CollectorRegistry) -> "Membership":
+    """Raises: StartupError: the wheel with Raft's core is missing."""
+    try:
+        from duetime_store.copies.membership import Membership
+    except ModuleNotFoundError as error:
+        if error.name != "duetime_raft":
+            raise
+        raise StartupError("copies need the optional wheel duetime_raft: `make native` builds it") from error
+    return Membership(settings, clock, registry)
 
 
 async def _fold_topics(parts: StoreParts) -> bool:

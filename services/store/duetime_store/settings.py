@@ -1,13 +1,13 @@
 """Settings of the store process."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from duetime_core.node.settings import NodeSettings, transaction_timeout_of_all
+from duetime_core.node.settings import NodeSettings, parse_stores, transaction_timeout_of_all
 from duetime_format.lanes import TIMER_LANES_MAX
 from duetime_format.levels import DELAY_MS_MAX
 from duetime_format.limits import QUEUES_MAX_DEFAULT, TOPICS_MAX_DEFAULT
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 MIB = 1024 * 1024
@@ -185,3 +185,40 @@ class StoreSettings(NodeSettings):
         4_096, ge=1, description="maximum concurrent subscriptions, which also count as calls"
     )
     calls_in_flight_max: int = Field(8_192, ge=1, description="maximum concurrent calls, including long polls")
+    copies: str = Field(
+        "",
+        description="experimental: the shard's copies, three or five, with the addresses for each other: "
+        "1=HOST:PORT,2=HOST:PORT,3=HOST:PORT; empty: one copy, without a group",
+    )
+    copy_number: int = Field(0, ge=0, le=65_535, description="the number of this process's copy among `copies`")
+    copies_group: int = Field(
+        0, ge=0, le=2**63 - 1, description="the number of the group, chosen once: no other group may have it"
+    )
+    copies_election_ms: int = Field(
+        1_000, ge=100, le=60_000, description="shortest time without a leader after which a copy asks to lead"
+    )
+
+    @model_validator(mode="after")
+    def _is_whole_group(self) -> Self:
+        if not self.copies:
+            return self
+        try:
+            members = self.members
+        except ValueError as error:
+            raise ValueError(f"copies {self.copies!r} are not 1=HOST:PORT,2=HOST:PORT,3=HOST:PORT") from error
+        if len(members) not in (3, 5) or len(set(members.values())) != len(members) or 0 in members:
+            raise ValueError(f"copies must be three or five, with numbers from 1 and an address each: {self.copies!r}")
+        if self.copy_number not in members:
+            raise ValueError(f"copy_number {self.copy_number} is none of copies: {sorted(members)}")
+        if not self.copies_group:
+            raise ValueError("copies_group must be set with copies: a random number, the same for all of them")
+        if self.flush_mode != "sync":
+            raise ValueError("flush_mode must be sync with copies: an acknowledgement is a flush")
+        if not self.port:
+            raise ValueError("port must be set with copies: it is opened only while this copy leads")
+        return self
+
+    @property
+    def members(self) -> dict[int, str]:
+        """The addresses of the shard's copies by number; empty: it has one copy."""
+        return parse_stores(self.copies) if self.copies else {}

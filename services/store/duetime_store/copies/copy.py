@@ -80,7 +80,7 @@ class Copy:
         """
         first, found = opened(log, file)
         state = self._state = file.state
-        self._log, self._writer = log, Writer(log, file)
+        self._log, self._file, self._writer = log, file, Writer(log, file)
         self.entries = [first, *found]
         self.flushed = self.entries[-1]
         self.sendings: list[Sending] = []
@@ -109,6 +109,17 @@ class Copy:
             timeout_ticks=timeout_ticks,
         )
         self._drain()
+
+    def attach(self, log: CommitLog) -> None:
+        """Replaces the object of the log by another one of the same files. No write may be under way.
+
+        Raises:
+            ValueError: that log ends elsewhere.
+        """
+        if log.end != self.last.end:
+            raise ValueError(f"the log ends at {log.end}, its last entry at {self.last.end}")
+        self._log.close()
+        self._log, self._writer = log, Writer(log, self._file)
 
     @property
     def last(self) -> Entry:

@@ -103,3 +103,12 @@ class StateFile:
 
     def close(self) -> None:
         self._disk.close(self._fd)
+
+
+def refuse_copy(root: Path) -> None:
+    """Raises: StartupError: the directory is a copy's, and must not be served alone: the others would overrule it."""
+    if (root / FILE).exists():
+        raise StartupError(
+            f"{root} is the copy of a shard: set DUETIME_STORE_COPIES as before; to serve it alone, and never with the "
+            f"other copies again, delete {FILE}"
+        )

@@ -9,11 +9,26 @@ shard with copies needs a majority of them, so several of its groups may be unde
 import asyncio
 from typing import Protocol
 
+from duetime_store.copies.entries import Entry
 from duetime_store.writing.staging import FlushBatch
 
 
 class Committer(Protocol):
     """Decides when written groups are committed."""
+
+    # Whether places of records may be promised (promises.py).
+    keeps_promises: bool
+
+    def write(self, group: FlushBatch) -> "tuple[Entry, asyncio.Future[None]] | None":
+        """Called before `propose`, with the group that follows the last one in the log. None: the flusher writes it.
+
+        Otherwise the committer does, and closes it with a record of its own. Returns the entry of both, and a future
+        that is done when it is flushed.
+
+        Raises:
+            NotLeader: nothing is written, and nothing ever will be by this process.
+        """
+        ...
 
     def propose(self, group: FlushBatch) -> "asyncio.Future[None] | None":
         """Proposes the group that follows the last one in the log. It is written and, unless the mode is async or
@@ -27,6 +42,11 @@ class Committer(Protocol):
 
 class Alone:
     """The committer of a shard with one copy: a flushed group is committed."""
+
+    keeps_promises = True
+
+    def write(self, group: FlushBatch) -> None:
+        """See Committer."""
 
     def propose(self, group: FlushBatch) -> None:
         """See Committer."""

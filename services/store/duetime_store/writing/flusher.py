@@ -24,8 +24,10 @@ from typing import TypeVar
 
 import structlog
 from duetime_core.clock import Clock
-from duetime_core.errors import DiskFull, Overloaded, ReadOnly
+from duetime_core.errors import DiskFull, NotLeader, Overloaded, ReadOnly
+from duetime_format.names import RAFT_TOPIC
 
+from duetime_store.copies.entries import Entry
 from duetime_store.files.gate import NO_FILES, NO_ROOM
 from duetime_store.log.segment import Segment
 from duetime_store.metrics import StoreMetrics
@@ -88,7 +90,7 @@ class Flusher:
         self._proposed: deque[FlushBatch] = deque()
         self._commits, self._has_room = asyncio.Event(), asyncio.Event()
         # The reason why the others never will be.
-        self._lost = ""
+        self._lost: BaseException | None = None
         # The log is written, flushed and committed up to here.
         self._written_end = self._flushed_end = self._committed_end = store.published_end
 
@@ -131,7 +133,7 @@ class Flusher:
     @property
     def keeps_promises(self) -> bool:
         """Whether promises are useful: in async mode no record waits for its flush."""
-        return self._sync
+        return self._sync and self._committer.keeps_promises
 
     async def run_periodic(self) -> None:
         """Flushes written segments at each interval."""
@@ -182,7 +184,9 @@ class Flusher:
         flushes = batch.changes_units or (self._sync and not batch.is_promised)
         owed = list(self._unflushed.values()) if flushes and self._sync else []
         try:
-            if not flushes and self._is_quick(batch):
+            if (closed := self._committer.write(batch)) is not None:
+                segments = await self._closed(batch, *closed)
+            elif not flushes and self._is_quick(batch):
                 segments = self._write(batch, owed, flushes)
             else:
                 segments = await self._on_disk(lambda: self._write(batch, owed, flushes))
@@ -191,6 +195,9 @@ class Flusher:
             return
         except OSError as error:
             self._fail(error)
+            return
+        except NotLeader as error:
+            self._store.fail(error.text, error)
             return
         self._written_end = batch.end
         if flushes:
@@ -213,6 +220,19 @@ class Flusher:
         if trouble is not None:
             await self.units_late(trouble)
 
+    async def _closed(self, batch: FlushBatch, entry: Entry, flushed: "asyncio.Future[None]") -> list[Segment]:
+        """Waits for the flush of a batch that the committer writes and closes with its mark."""
+        store, gate = self._store, self._store.gate
+        # Nothing was staged since the batch was taken.
+        batch.close(store.queues.get_bytes(RAFT_TOPIC.encode(), 0), entry)
+        store.staged_end = entry.end
+        gate.begin()
+        try:
+            await flushed
+        finally:
+            gate.end()
+        return []
+
     def _propose(self, batch: FlushBatch) -> None:
         committed = self._committer.propose(batch)
         if committed is None:
@@ -227,9 +247,9 @@ class Flusher:
         """A callback: `run_commits` does the work, so that its errors end the node."""
         self._commits.set()
         if done.cancelled():
-            self._lost = self._lost or "the committer has stopped"
+            self._lost = self._lost or RuntimeError("the committer has stopped")
         elif (error := done.exception()) is not None:
-            self._lost = self._lost or str(error)
+            self._lost = self._lost or error
         else:
             batch.is_committed = True
 
@@ -250,7 +270,7 @@ class Flusher:
         if not store.read_only_reason:
             trouble = self._publish()
             if self._lost:
-                store.fail(f"committing the log: {self._lost}")
+                store.fail(f"committing the log: {self._lost}", self._lost)
             if trouble is not None:
                 await self.units_late(trouble)
 

@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from duetime_core.errors import DueTimeError, InvalidArgument, Violation
 from duetime_format.columns import Ints
+from duetime_format.keys import NO_ROWS
+from duetime_format.marks import MARK_BYTES
 from duetime_format.placing import PlacedRecords
-from duetime_format.units import Mask, Units
+from duetime_format.units import UNIT, Mask, Units
 
+from duetime_store.copies.entries import Entry
 from duetime_store.counting.ledger import LedgerRows
 from duetime_store.files.disk import Buffer
 from duetime_store.lanes.lane import ShardLane
@@ -141,6 +144,15 @@ class FlushBatch:
             at = end
         self.size += len(data)
         self.count += intake.count
+
+    def close(self, raft: ConsumeQueue, entry: Entry) -> None:
+        """Takes note of the mark that closes it in a log with copies. `raft`: the queue of marks."""
+        assert raft.next_offset == entry.index - 1, "the queue of marks has one unit for each entry"
+        raft.next_offset += 1
+        raft.staged += UNIT.pack(entry.end - MARK_BYTES, MARK_BYTES, 0)
+        self.queues[raft] = 1
+        self.end = entry.end
+        self.keys.append((entry.end, NO_ROWS))
 
     @property
     def lanes(self) -> set[ShardLane]:

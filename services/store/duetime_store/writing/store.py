@@ -101,7 +101,7 @@ class Store:
         # Start of the published records that rely on promises. None: all are durable.
         self._owed_from: int | None = None
         self.published_at_ms = 0  # store time of the last published record
-        self._end = log.end
+        self.staged_end = log.end
         self._waiting_bytes = 0
         self._staged = FlushBatch()
         # Taken, unpublished batches, oldest first.
@@ -319,7 +319,7 @@ class Store:
         queues = [self.queues.get_bytes(topic, queue_id) for topic, queue_id in intake.keys]
         lanes = [self.lanes.of(queue) for queue in queues]
         dues = [lane.due_if_stored(now_ms) if lane else 0 for lane in lanes]
-        runs, self._end = runs_in(self.log, self._end, intake)
+        runs, self.staged_end = runs_in(self.log, self.staged_end, intake)
         parts = [intake.starts[start:stop] + shift for start, stop, shift in runs]
         positions = parts[0] if len(parts) == 1 else np.concatenate(parts)
         marks = marks_of(intake, positions)
@@ -363,7 +363,7 @@ class Store:
             queue.repoint(offsets, units)
             return
         intake = parse(records)
-        runs, self._end = runs_in(self.log, self._end, intake)
+        runs, self.staged_end = runs_in(self.log, self.staged_end, intake)
         positions = np.concatenate([intake.starts[start:stop] + shift for start, stop, shift in runs])
         units["position"][units["size"] != FILLER_SIZE] = positions
         self._staged.moved.append((queue, offsets, units))
@@ -450,8 +450,8 @@ class Store:
         wake(self._staged.taken)
         self._taken.clear()
         self._staged = FlushBatch()
-        self._end = self.log.published_end
-        self.recent.cut(self._end)
+        self.staged_end = self.log.published_end
+        self.recent.cut(self.staged_end)
         self._waiting_bytes = 0
         self._events_undone = bool(self.journal.entries)
         self.undone_count += 1
@@ -466,10 +466,11 @@ class Store:
         self.journal.requeue(batch.entries, [] if refused else batch.event_waiters)
         return refused
 
-    def fail(self, reason: str) -> ReadOnly:
-        """Ends all writing, as the disk's content is unknown: fails waiting and later callers. Returns the error."""
+    def fail(self, reason: str, cause: BaseException | None = None) -> ReadOnly:
+        """Ends all writing, as the disk's content is unknown: fails waiting and later callers. Returns the error:
+        `cause`, if that is one of these."""
         self.gate.fail(reason)
-        error = ReadOnly(f"the shard accepts no writes:  {reason}")
+        error = cause if isinstance(cause, ReadOnly) else ReadOnly(f"the shard accepts no writes:  {reason}")
         refuse(self.undo(), error)
         refuse(self.journal.waiters, error)
         self._wake_publish_waiters()

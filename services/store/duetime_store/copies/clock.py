@@ -1,0 +1,74 @@
+"""The time of a shard with copies: the median of its members' clocks, so that no single clock makes a message early.
+
+    reading of a member | its wall clock when it sent | + monotonic time since that arrived |
+
+A reading is never ahead of its member's clock, since the way took time. With an even number of readings the lower one
+of the middle two counts. Without readings of a majority the time stands still: nothing falls due.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from duetime_core.bell import Bell
+from duetime_core.clock import Clock, Timer
+
+# Age at which a reading no longer counts.
+READING_MS_MAX = 10_000
+# Pause between two looks at the time while it stands still.
+STILL_CHECK_MS = 50.0
+
+
+class GroupClock(Clock):
+    """The wall clock of the group; all other functions are those of the member's own clock."""
+
+    def __init__(self, clock: Clock, members_count: int) -> None:
+        self._machine, self._members_count = clock, members_count
+        # The wall clocks of other members less the monotonic time, and the monotonic time of the reading.
+        self._readings: dict[int, tuple[float, float]] = {}
+        self._still_ms = 0
+
+    def heard(self, member: int, sent_at_ms: int) -> None:
+        """Takes the reading of another member's wall clock."""
+        monotonic_ms = self._machine.monotonic_ms()
+        self._readings[member] = sent_at_ms - monotonic_ms, monotonic_ms
+
+    def deviations(self) -> dict[int, float]:
+        """How far each other member's clock is ahead of this one, in ms, by number; negative: behind."""
+        own = self._machine.now_ms() - self._machine.monotonic_ms()
+        return {member: offset - own for member, offset in self._fresh().items()}
+
+    def _fresh(self) -> dict[int, float]:
+        since_ms = self._machine.monotonic_ms() - READING_MS_MAX
+        return {member: offset for member, (offset, read_ms) in [*self._readings.items()] if read_ms >= since_ms}
+
+    def _ahead_ms(self) -> float | None:
+        """How far the group's time is ahead of the own clock; None: no majority is known."""
+        ahead = sorted([0.0, *self.deviations().values()])
+        return ahead[(len(ahead) - 1) // 2] if 2 * len(ahead) > self._members_count else None
+
+    def now_ms(self) -> int:
+        if (ahead_ms := self._ahead_ms()) is not None:
+            self._still_ms = int((self._machine.now_ms() + ahead_ms) // 1)
+        return self._still_ms
+
+    def ms_until(self, at_ms: int) -> float:
+        ahead_ms = self._ahead_ms()
+        if ahead_ms is None:
+            return max(at_ms - self._still_ms, STILL_CHECK_MS) if at_ms > self._still_ms else at_ms - self._still_ms
+        return self._machine.ms_until(at_ms) - ahead_ms
+
+    def monotonic_ms(self) -> float:
+        return self._machine.monotonic_ms()
+
+    def call_later(self, delay_ms: float, callback: Callable[[], Any]) -> Timer:
+        return self._machine.call_later(delay_ms, callback)
+
+    def bell(self, callback: Callable[[], None]) -> Bell:
+        return self._machine.bell(callback)
+
+    async def sleep(self, delay_ms: float) -> None:
+        await self._machine.sleep(delay_ms)
+
+    async def wait_for(self, future: "asyncio.Future[Any]", timeout_ms: float) -> bool:
+        return await self._machine.wait_for(future, timeout_ms)

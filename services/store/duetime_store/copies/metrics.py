@@ -1,0 +1,44 @@
+"""The metrics of a copy."""
+
+from collections.abc import Iterator
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from duetime_store.copies.clock import GroupClock
+from duetime_store.copies.member import Member
+
+
+class CopyCollector(Collector):
+    """Reads the state of a member when it is asked."""
+
+    def __init__(self, member: Member, clock: GroupClock) -> None:
+        self._member, self._clock = member, clock
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        status = self._member.status
+        leads = float(status["role"] == "leader")
+        yield GaugeMetricFamily("duetime_store_copy_leads", "Whether this copy leads its group.", leads)
+        yield GaugeMetricFamily("duetime_store_copy_term", "The term of the group as known here.", status["term"])
+        yield GaugeMetricFamily("duetime_store_copy_last_entry", "Index of the last entry.", status["last"])
+        yield GaugeMetricFamily("duetime_store_copy_committed_entry", "Index of the committed entry.", status["commit"])
+        behind = GaugeMetricFamily(
+            "duetime_store_copy_behind_entries", "Entries that are not known to be on a member's disk.", labels=["copy"]
+        )
+        heard = GaugeMetricFamily(
+            "duetime_store_copy_heard", "At the leader: whether a member has answered lately.", labels=["copy"]
+        )
+        for number, (match, _, is_heard) in status["peers"].items():
+            if number != status["id"]:
+                behind.add_metric([str(number)], max(status["last"] - match, 0))
+                heard.add_metric([str(number)], float(is_heard))
+        yield behind
+        yield heard
+        deviation = GaugeMetricFamily(
+            "duetime_store_copy_clock_ahead_seconds",
+            "How far the clock of another member that was heard within 10 s is ahead of this one.",
+            labels=["copy"],
+        )
+        for number, ahead_ms in self._clock.deviations().items():
+            deviation.add_metric([str(number)], ahead_ms / 1000)
+        yield deviation

@@ -1,0 +1,153 @@
+"""A shard of three store processes on this machine, whose copies can be killed and stopped one by one."""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import socket
+import sys
+from asyncio.subprocess import PIPE, Process
+from pathlib import Path
+from urllib.request import urlopen
+
+from duetime.v1 import store_pb2, store_pb2_grpc
+from duetime_core.rpc.serving import make_channel
+from prometheus_client.parser import text_string_to_metric_families
+
+MIB = 1024 * 1024
+DEADLINE_S = 60.0
+# Entries under way at any time, at most: the store's UNCOMMITTED_MAX.
+BEHIND_MAX = 16
+LEVELS = "1s 2s"
+
+
+# Below the ports that systems give to clients: a copy opens its port only when it leads.
+PORTS = range(20_000, 32_000)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.SystemRandom().choice(PORTS)
+        with socket.socket() as probe:
+            if port not in found and probe.connect_ex(("127.0.0.1", port)):
+                found.append(port)
+    return found
+
+
+class Trio:
+    """The processes, by the numbers of their copies, and a client of the one that leads."""
+
+    def __init__(self, root: Path, members: int = 3, **settings: str) -> None:
+        self.root, self.settings = root, settings
+        self.numbers = range(1, members + 1)
+        ports = free_ports(2 * members)
+        self.ports = dict(zip(self.numbers, ports[:members], strict=True))
+        self.copies = ",".join(
+            f"{number}=127.0.0.1:{port}" for number, port in zip(self.numbers, ports[members:], strict=True)
+        )
+        self.processes: dict[int, Process] = {}
+        # Ports of their metrics.
+        self._metrics: dict[int, int] = {}
+
+    @property
+    def address(self) -> str:
+        """All copies, as clients of the shard know them."""
+        return "|".join(f"127.0.0.1:{port}" for port in self.ports.values())
+
+    async def __aenter__(self) -> "Trio":
+        await asyncio.gather(*(self.start(number) for number in self.numbers))
+        self.channel = make_channel(self.address)
+        self.stub = store_pb2_grpc.StoreStub(self.channel)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.channel.close()
+        for number in list(self.processes):
+            await self.kill(number)
+
+    def data(self, number: int) -> Path:
+        return self.root / str(number)
+
+    async def start(self, number: int) -> None:
+        """Starts a copy; it follows once this returns."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("DUETIME_")}
+        environment |= {"DUETIME_SUPERVISED": "1", "DUETIME_DELAY_LEVELS": LEVELS}
+        settings = {
+            "data-dir": str(self.data(number)),
+            "port": str(self.ports[number]),
+            "copies": self.copies,
+            "copy-number": str(number),
+            "copies-group": "77",
+            "advertise-port": str(self.ports[1]),
+            "segment-bytes": str(MIB),
+            "checkpoint-ms": "200",
+            "reserve-bytes": "0",
+            "log-level": "WARNING",
+            **self.settings,
+        }
+        flags = [part for name, value in settings.items() for part in (f"--{name}", value)]
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "duetime_store", *flags), env=environment, stdout=PIPE
+        )
+        self.processes[number] = process
+        assert process.stdout is not None
+        async with asyncio.timeout(DEADLINE_S):
+            self._metrics[number] = json.loads(await process.stdout.readline())["metrics_port"]
+
+    async def kill(self, number: int, how: signal.Signals = signal.SIGKILL) -> None:
+        """Ends a copy, and returns when it has ended."""
+        process = self.processes.pop(number)
+        if process.returncode is None:
+            process.send_signal(how)
+        async with asyncio.timeout(DEADLINE_S):
+            await process.wait()
+
+    async def leader(self) -> int:
+        """The number of the copy that serves; waits until there is one."""
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                for number in list(self.processes):
+                    if await self.serves(number):
+                        return number
+                await asyncio.sleep(0.02)
+
+    def is_heard(self, leader: int, number: int) -> bool:
+        """Whether the leader hears the copy, which has nearly all entries. Blocking."""
+        try:
+            with urlopen(f"http://127.0.0.1:{self._metrics[leader]}/metrics", timeout=DEADLINE_S) as answer:
+                families = text_string_to_metric_families(answer.read().decode())
+        except OSError:
+            return False
+        else:
+            found = {
+                sample.name: sample.value
+                for family in families
+                for sample in family.samples
+                if sample.name.startswith("duetime_store_copy") and sample.labels == {"copy": str(number)}
+            }
+        return found.get("duetime_store_copy_heard") == 1 and found["duetime_store_copy_behind_entries"] < BEHIND_MAX
+
+    async def revive(self) -> None:
+        """Starts the copies that do not run, as a supervisor does."""
+        ended = [number for number, process in self.processes.items() if process.returncode is not None]
+        for number in ended:
+            del self.processes[number]
+        await asyncio.gather(*(self.start(number) for number in self.numbers if number not in self.processes))
+
+    async def caught_up(self) -> None:
+        """Ends the leader in good order, by which it hands over; then the others."""
+        await self.kill(await self.leader(), signal.SIGTERM)
+
+    async def serves(self, number: int) -> bool:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", self.ports[number])
+        except OSError:
+            return False
+        writer.close()
+        return True
+
+    async def describe(self) -> store_pb2.DescribeResponse:
+        return await self.stub.Describe(store_pb2.DescribeRequest(), timeout=DEADLINE_S, wait_for_ready=True)
