@@ -11,14 +11,14 @@ class Delayed:
     """A Committer that commits when it is told to, in any order; `committed_end`: the groups before it are committed,
     from `start` on."""
 
+    keeps_promises = True
+
     def __init__(self, start: int = 0) -> None:
         self.committed_end = start
         # Whether groups are committed as they come.
         self.is_free = False
         # End and commit of each group, in the order of the log; those at the front are committed.
         self._groups: list[tuple[int, asyncio.Future[None]]] = []
-
-    keeps_promises = True
 
     def write(self, group: FlushBatch) -> None:
         """See Committer."""

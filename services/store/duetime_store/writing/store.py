@@ -467,8 +467,7 @@ class Store:
         return refused
 
     def fail(self, reason: str, cause: BaseException | None = None) -> ReadOnly:
-        """Ends all writing, as the disk's content is unknown: fails waiting and later callers. Returns the error:
-        `cause`, if that is one of these."""
+        """Ends all writing, and fails waiting and later callers. Returns their error: `cause`, if that is one."""
         self.gate.fail(reason)
         error = cause if isinstance(cause, ReadOnly) else ReadOnly(f"the shard accepts no writes:  {reason}")
         refuse(self.undo(), error)
