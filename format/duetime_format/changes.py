@@ -1,12 +1,14 @@
 """Changes of a shard's state besides its messages. The body of a record of DT_STATE, queue 0: JSON, a row for each.
 
     [["offsets", "orders@billing", {"0": 1700, "3": 12}], ["offsets", "orders@audit", null],
-     ["groups", "billing", [15, false]], ["pauses", "orders@billing", [1700000000000, 0]]]
+     ["topics", "orders", [8, "FIFO"]], ["groups", "billing", [15, false]],
+     ["pauses", "orders@billing", [1700000000000, 0]]]
 
 A row has the kind of state, a key, and the new value; null removes the key. Rows count in the order of the log, and may
 be applied twice. Rows of unknown kinds are for later releases, and are skipped.
 
     offsets     `topic@group`: next offset by queue, for the named queues only
+    topics      topic: queue count, and message type by RocketMQ's name, or empty; a deletion removes it (deletions.py)
     groups      group: retries after the first delivery, whether it is ordered
     pauses      `topic@group`, both may be empty: begin and end, in Unix ms; end 0: none
 """
@@ -17,7 +19,7 @@ from typing import Any, NamedTuple
 
 from duetime_format.errors import DamagedBytes
 
-OFFSETS, GROUPS, PAUSES = "offsets", "groups", "pauses"
+OFFSETS, TOPICS, GROUPS, PAUSES = "offsets", "topics", "groups", "pauses"
 # Kinds whose values name only the entries to be changed.
 PARTIAL_KINDS = frozenset({OFFSETS})
 # Maximum bytes of rows in one record, but at least one row.
@@ -57,6 +59,10 @@ class StateChanges:
             known.append(change)
         else:
             known[-1] = change._replace(value={**known[-1].value, **change.value})
+
+    def drop(self, kind: str, key: str) -> None:
+        """Drops the changes of a key."""
+        self._found.pop((kind, key), None)
 
     def of(self, kind: str) -> Iterator[StateChange]:
         """Those of one kind."""
@@ -105,6 +111,10 @@ def _are_offsets(value: Any) -> bool:
     )
 
 
+def _is_topic(value: Any) -> bool:
+    return type(value) is list and len(value) == 2 and _is_count(value[0]) and type(value[1]) is str
+
+
 def _is_group(value: Any) -> bool:
     return type(value) is list and len(value) == 2 and type(value[0]) is int and type(value[1]) is bool
 
@@ -118,4 +128,9 @@ def _is_count(value: Any) -> bool:
 
 
 # The known kinds, and the check of their values.
-_SOUND: dict[str, Callable[[Any], bool]] = {OFFSETS: _are_offsets, GROUPS: _is_group, PAUSES: _is_pause}
+_SOUND: dict[str, Callable[[Any], bool]] = {
+    OFFSETS: _are_offsets,
+    TOPICS: _is_topic,
+    GROUPS: _is_group,
+    PAUSES: _is_pause,
+}

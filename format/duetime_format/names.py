@@ -16,7 +16,7 @@ CHECKS_TOPIC = "DT_CHECKS"
 PLANS_TOPIC = "DT_PLANS"
 # Deletions of topics (deletions.py): one queue on each shard.
 DELETED_TOPIC = "DT_DELETED"
-# Changes of other state, such as offsets that groups commit (changes.py): one queue on each shard.
+# Changes of other state, such as topics and offsets (changes.py): one queue on each shard.
 STATE_TOPIC = "DT_STATE"
 # Ends of the entries of a log with copies (marks.py): one queue on each shard.
 RAFT_TOPIC = "DT_RAFT"

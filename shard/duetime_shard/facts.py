@@ -6,7 +6,7 @@ of rmq_sys_wheel_timer, names an entry              replaced: the record is pend
 of DT_CANCELLED                                     cancelled: the entries of its rows
 of DT_PLANS                                         planned: places promised to entries
 of DT_DELETED                                       deleted: the queues of a topic restart after it
-of DT_STATE                                         changed: offsets, settings and pauses of groups
+of DT_STATE                                         changed: topics; offsets, settings and pauses of groups
 an op record, given up, or with a commit's flag     decided: the end of a half message
 
 A copy is a record that retention has appended again, with its own queue offset and store time: the time is older than

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_format import layout
-from duetime_format.changes import OFFSETS, StateChanges
+from duetime_format.changes import OFFSETS, TOPICS, StateChanges
 from duetime_format.columns import RecordRun
 from duetime_format.deletions import Deletion
 from duetime_format.lanes import TIMER_LANE_FIRST, LanePlace, level_of
@@ -237,7 +237,7 @@ class StateReader:
             for change in changes:
                 if change.kind == OFFSETS:
                     state.offsets.replay(position, change)
-                elif position >= self._settled:
+                elif position >= max(self._settled, self._deleted.get(change.key, -1) if change.kind == TOPICS else -1):
                     state.changes.add(change)
         names = [(topic.decode(), queue) for topic, queue in run.keys]
         self._see_kept(run, names)
@@ -297,6 +297,7 @@ class StateReader:
     def _delete(self, deletion: Deletion) -> None:
         """Removes the topic's queues with their content so far; those of a later topic start with other files."""
         self._deleted[deletion.topic] = deletion.position
+        self._state.changes.drop(TOPICS, deletion.topic)
         for key in [key for key in self._state.queues if key[0] == deletion.topic]:
             queue = self._state.queues[key]
             queue.forget(deletion.position)

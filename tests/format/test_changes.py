@@ -3,7 +3,17 @@
 import json
 
 import pytest
-from duetime_format.changes import BODY_BYTES, GROUPS, OFFSETS, PAUSES, StateChange, StateChanges, bodies, decode
+from duetime_format.changes import (
+    BODY_BYTES,
+    GROUPS,
+    OFFSETS,
+    PAUSES,
+    TOPICS,
+    StateChange,
+    StateChanges,
+    bodies,
+    decode,
+)
 from duetime_format.errors import DamagedBytes
 
 
@@ -13,7 +23,11 @@ def offsets(key: str, value: dict[str, int] | None) -> StateChange:
 
 def test_rows_come_back() -> None:
     rows = [offsets("orders@billing", {"0": 5, "3": 1 << 62}), offsets("größe@gruppe", None)]
-    rows += [StateChange(GROUPS, "billing", [15, False]), StateChange(PAUSES, "@billing", [1, 0])]
+    rows += [
+        StateChange(TOPICS, "orders", [8, "FIFO"]),
+        StateChange(GROUPS, "billing", [15, False]),
+        StateChange(PAUSES, "@billing", [1, 0]),
+    ]
     (body,) = bodies(rows)
     assert decode(body) == rows
 
@@ -57,6 +71,8 @@ def test_later_kinds_are_skipped() -> None:
         b'[["offsets","a@b",{"0":1.5}]]',
         b'[["offsets","a@b",{"0":true}]]',
         b'[["offsets","a@b",{"0":9223372036854775808}]]',
+        b'[["topics","orders",[1,7]]]',
+        b'[["topics","orders",[-1,""]]]',
         b'[["groups","billing",[1]]]',
         b'[["groups","billing",[1,0]]]',
         b'[["pauses","@billing",[-1,0]]]',

@@ -188,7 +188,7 @@ def bodies_of_our_records(data: bytes) -> None:
 
 STATE = [
     b'[["offsets","orders@billing",{"0":5,"3":7}],["offsets","a@b",null]]',
-    b'[["groups","billing",[15,false]],["pauses","@billing",[1,0]],["later",[],{}]]',
+    b'[["topics","orders",[8,"FIFO"]],["groups","billing",[15,false]],["pauses","@billing",[1,0]],["later",[],{}]]',
 ]
 
 

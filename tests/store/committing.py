@@ -24,6 +24,12 @@ class Committing(Consuming):
         super().__init__(root, **settings)
         self.committer = Delayed()
 
+    async def __aenter__(self) -> "Committing":
+        self.committer.is_free = True
+        await super().__aenter__()
+        self.committer.is_free = False
+        return self
+
     async def begin(self) -> "Committing":
         """Starts the node, for a test that stops it."""
         await self.__aenter__()

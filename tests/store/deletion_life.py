@@ -11,6 +11,7 @@ a gateway does, and the store's own call deletes it. After each crash
 
 import asyncio
 import random
+from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,7 @@ class DeletionLife(PendingLife):
         self.may_be_there = True
         asked = store_pb2.PutTopicRequest(name=TOPIC, queue_count=1, generation=self.generation + 1)
         with suppress(DueTimeError):
-            self.run(self.calls_of_topics.put(asked))
+            self._run_with_flushes(self.calls_of_topics.put(asked))
             self.generation += 1
             self.is_gone = self.may_be_there = False
 
@@ -115,19 +116,25 @@ class DeletionLife(PendingLife):
             return
         with suppress(DueTimeError):
             self.flush_written()
-            deleting = self.loop.create_task(self._delete())
             try:
-                while not deleting.done():
-                    self.go_on(2)
-                    self.flush()
-            finally:
-                deleting.cancel()
-                (error,) = self.loop.run_until_complete(asyncio.gather(deleting, return_exceptions=True))
-            if error is not None:
+                self._run_with_flushes(self._delete())
+            except BaseException:
                 self.store.closing.open(TOPIC)
-                raise error
+                raise
             self.note_deletion()
             assert self.is_gone, "the deletion was answered"
+
+    def _run_with_flushes(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = self.loop.create_task(work)
+        try:
+            while not task.done():
+                self.go_on(2)
+                self.flush()
+        finally:
+            task.cancel()
+            (error,) = self.loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
+        if error is not None:
+            raise error
 
     async def _delete(self) -> None:
         """As a gateway does."""

@@ -22,7 +22,7 @@ from duetime_core.errors import DiskFull, DueTimeError, ReadOnly
 from duetime_format import record
 from duetime_format.errors import DamagedBytes
 from duetime_format.lanes import lane_of
-from duetime_format.names import PLANS_TOPIC, QUARANTINE_TOPIC
+from duetime_format.names import PLANS_TOPIC, QUARANTINE_TOPIC, STATE_TOPIC
 from duetime_format.properties import decode_properties
 from duetime_format.record import Record
 from duetime_format.restore import PulledEntry, quarantine, restore
@@ -55,6 +55,7 @@ from tests.store.life_commits import Committing
 from tests.store.life_lanes import LEVELS, TIMERS, Found, check_levels, check_timers
 from tests.store.life_promises import Promising
 from tests.store.life_sends import Message, Put, answered, check_batches, unanswered
+from tests.store.life_topics import Making
 
 TOPICS = ("orders", "mail")
 QUEUES = 2
@@ -63,7 +64,7 @@ DELAYS_MS = (1, 300, 1_000, 1_000, 2_500, 40_000)
 RESERVE_BYTES = 256 * 1024
 
 
-class Life(Promising, Committing):
+class Life(Promising, Committing, Making):
     """See the module. `check` after each opening is the test. `others`: ids that are not sent again as they are."""
 
     others: Collection[str] = ()
@@ -71,6 +72,7 @@ class Life(Promising, Committing):
     def __init__(self, root: Path, dice: random.Random, *, mode: str = "sync", timer_lanes: int = 1) -> None:
         Promising.__init__(self)
         Committing.__init__(self, mode)
+        Making.__init__(self)
         self.root, self.dice = root, dice
         self.clock, self.sync = self.make_clock(), mode != "async"
         self.settings = StoreSettings.model_validate(
@@ -105,8 +107,6 @@ class Life(Promising, Committing):
         self.disk: PowerDisk | None = None
         self._next_cut, self._count = -1, 0
         self.directory: StoreDirectory | None = None
-        # Topics whose making was answered.
-        self.made: set[str] = set()
         self._open()
 
     def make_clock(self) -> HandClock:
@@ -147,7 +147,7 @@ class Life(Promising, Committing):
         self.watch = DiskWatch(self.store, self.late, worker, reserve, self.clock, metrics, used_max=1)
         used = self.store, self.watch, self.here, self.clock, metrics
         self.flusher = Flusher(*used, sync=self.sync, interval_ms=500, committer=self.new_committer())
-        self.topics = TopicFile(self.store.queues.counts, worker, self.clock)
+        self.topics = TopicFile(*(self.store.queues.counts, self.store.journal, self.store.gate), worker, self.clock)
         table = QueueTableFile(self.disk, self.root / queuetable.FILE, directory.queues, opened.table)
         keepers = [*self.make_keepers(), *keepers_of(self.store, opened.transactions, worker), self.topics]
         self.checkpointer = Checkpointer(
@@ -165,6 +165,7 @@ class Life(Promising, Committing):
         """The process dies."""
         self.points += 1
         self.puts.clear()
+        self.making.clear()
         self.disk.close_all()
         if self.directory is not None:
             self.directory.close()
@@ -175,6 +176,7 @@ class Life(Promising, Committing):
         if not self.sync:
             for message_id in self.unflushed:
                 self.messages[message_id].offset = None
+            self.made -= self.unflushed_topics
             self.restored = list(self.flushed)
             self.timers = set(self.flushed_timers)
 
@@ -253,6 +255,7 @@ class Life(Promising, Committing):
             elif isinstance(put.durable.exception(), DiskFull):
                 self._refuse(put.offsets)
         self.puts = waiting
+        self.settle_topics()
 
     def _refuse(self, ids: Any) -> None:
         for message_id in ids:
@@ -374,21 +377,12 @@ class Life(Promising, Committing):
     def _all_flushed(self) -> None:
         """Async mode: every answered record is on disk now."""
         self.unflushed.clear()
+        self.unflushed_topics.clear()
         self.flushed, self.flushed_timers = list(self.restored), set(self.timers)
-
-    def add_topic(self) -> None:
-        name = f"topic{len(self.store.queues.counts)}"
-        with suppress(DueTimeError):
-            self.run(self.topics.put(name, 1))
-            self.made.add(name)
 
     def write_late(self) -> None:
         with suppress(OSError):
             self.run(self.late.write())
-
-    def fold_topics(self) -> None:
-        with suppress(DueTimeError):
-            self.run(self.topics.fold(whole=True))
 
     def pass_time(self, by_ms: int) -> None:
         self.clock.wall_ms += by_ms
@@ -432,9 +426,12 @@ class Life(Promising, Committing):
     # --- checks -------------------------------------------------------------------------------------------------------
 
     def found(self) -> Iterator[tuple[str, int, int, Record | None]]:
-        """Everything that readers are given except plans: topic, queue, offset, record; None if it was torn."""
+        """Everything that readers are given except plans and changes of state: topic, queue, offset, record; None if it
+        was torn."""
         for queue in self.store.queues.all():
-            for offset in range(queue.min_offset, queue.max_offset) if queue.topic != PLANS_TOPIC else ():
+            if queue.topic in (PLANS_TOPIC, STATE_TOPIC):
+                continue
+            for offset in range(queue.min_offset, queue.max_offset):
                 position, size, _ = queue.read(offset, 1).tolist()[0]
                 try:
                     one = record.decode(self.store.read_record(position, size))

@@ -17,7 +17,7 @@ import numpy as np
 from duetime_format import record
 from duetime_format.errors import DamagedBytes
 from duetime_format.lanes import is_timer_lane, lane_of
-from duetime_format.names import CANCELLED_TOPIC, DELETED_TOPIC, PLANS_TOPIC, QUARANTINE_TOPIC
+from duetime_format.names import CANCELLED_TOPIC, DELETED_TOPIC, PLANS_TOPIC, QUARANTINE_TOPIC, STATE_TOPIC
 from duetime_format.properties import decode_properties
 from duetime_format.record import Record
 from duetime_format.replacing import latest_of
@@ -80,7 +80,7 @@ def look(store: Store) -> Found:
             found.states[lane.number, entry] = state
             found.dues[lane.number, entry] = due_at_ms
     for queue in store.queues.all():
-        if queue.topic in (CANCELLED_TOPIC, DELETED_TOPIC, PLANS_TOPIC):
+        if queue.topic in (CANCELLED_TOPIC, DELETED_TOPIC, PLANS_TOPIC, STATE_TOPIC):
             continue
         lane = lane_of(queue.topic, queue.queue)
         units = queue.read_at(np.arange(queue.min_offset, queue.max_offset)).tolist()

@@ -94,10 +94,10 @@ class Sick(Lane):
         raise KeyError(name)
 
     def all_stored(self) -> list[str]:
-        """The ids in all topics, lanes excepted."""
+        """The ids in all topics, except lanes and changes of state."""
         store, found = self.node.store, []
         for queue in store.queues.all():
-            if queue.topic not in ("SCHEDULE_TOPIC_XXXX", "DT_QUARANTINE"):
+            if queue.topic not in ("SCHEDULE_TOPIC_XXXX", "DT_QUARANTINE", "DT_STATE"):
                 for offset in range(queue.max_offset):
                     unit = queue.read(offset, 1).tolist()[0]
                     found.append(store.read_record(unit[0], unit[1]))

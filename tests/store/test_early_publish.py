@@ -9,6 +9,7 @@ import grpc
 import pytest
 from duetime.v1 import consumer_pb2, export_pb2, gateway_pb2, pending_pb2, schedules_pb2, store_pb2, transactions_pb2
 from duetime_format.names import dlq_topic
+from duetime_shard import topics
 from duetime_store.writing.promises import PROMISE_BY_MS
 
 from tests.store.committing import DEADLINE_S, Committing
@@ -260,6 +261,21 @@ async def test_offsets_that_groups_commit(shard: Committing) -> None:
     await committing
     (found,) = (await shard.stub.GetOffsets(asked, timeout=DEADLINE_S)).queues
     assert found.offset == 2
+
+
+async def test_topics(shard: Committing) -> None:
+    async def listed() -> dict[str, int]:
+        answer = await shard.stub.ListTopics(store_pb2.ListStoredTopicsRequest(), timeout=DEADLINE_S)
+        return {one.name: one.read_queue_count for one in answer.topics}
+
+    before = await listed()
+    putting = await shard.held(shard.stub.PutTopic(store_pb2.PutTopicRequest(name="mail", queue_count=2)))
+    assert await listed() == before
+    assert await shard.checkpoint()
+    assert "mail" not in topics.read(shard.settings.data_dir / "config").counts
+    shard.committer.commit()
+    await putting
+    assert (await listed())["mail"] == 2
 
 
 async def test_settings_of_groups_and_pauses(shard: Committing) -> None:

@@ -256,7 +256,9 @@ async def test_commits_at_once_share_a_record(tmp_path: Path) -> None:
             assert await store.offsets("g0") == {}
         await asyncio.gather(*calls)
         queue = store.node.store.queues.find("DT_STATE", 0)
-        first, second = (record.decode(store.node.store.read_record(*unit[:2])) for unit in queue.read(0, 9).tolist())
+        *_, first, second = (
+            record.decode(store.node.store.read_record(*unit[:2])) for unit in queue.read(0, 9).tolist()
+        )
         assert [len(changes.decode(one.body)) for one in (first, second)] == [1, 10]
 
 

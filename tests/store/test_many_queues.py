@@ -165,7 +165,7 @@ async def test_a_want_of_descriptors_is_no_failed_disk(root: Path, error: int) -
             store.disk.fail("open", error, path=path)
         await fill(store)
         assert not await store.node.parts.checkpointer.write()
-        assert await reason_of(store.stub.PutTopic(store_pb2.PutTopicRequest(name="t", queue_count=1)))
+        assert not await reason_of(store.stub.PutTopic(store_pb2.PutTopicRequest(name="t", queue_count=1)))
         assert (store.node.store.read_only_reason, store.node.store.gate.full) == ("", "")
         assert everything(store) == sorted(["first", *NAMES])
         assert await store.serving()

@@ -74,7 +74,8 @@ class TopicCalls:
         refusal = self._closing.announced(request.name, request.generation)
         if refusal is not None:
             raise refusal
-        await self._topics.put(request.name, request.queue_count, request.message_type)
+        self._topics.put(request.name, request.queue_count, request.message_type)
+        await self._flusher.events_durable()
 
     async def put_all(self, requests: Sequence[store_pb2.PutTopicRequest]) -> dict[int, DueTimeError]:
         """Returns the errors of rejected topics, by index. Raises: DueTimeError."""
@@ -86,7 +87,8 @@ class TopicCalls:
         refused = {index: error for index, error in asked.items() if error is not None}
         wanted = [index for index in asked if index not in refused]
         sound = [requests[index] for index in wanted]
-        answer = await self._topics.put_all([(one.name, one.queue_count, one.message_type) for one in sound])
+        answer = self._topics.put_all([(one.name, one.queue_count, one.message_type) for one in sound])
+        await self._flusher.events_durable()
         return refused | {wanted[at]: error for at, error in answer.items()}
 
     # --- deleting ---------------------------------------------------------------------------------------------------
@@ -171,6 +173,8 @@ class TopicCalls:
         deletion = Deletion(topic, generation, self._begins(topic))
         now_ms = store.clock.now_ms()
         encoded = encode(Record(DELETED_TOPIC, 0, deletion.encode(), with_crc_mark(b""), born_at_ms=now_ms))
+        # Its creation and its offsets so far come first.
+        store.stage_events()
         position = store.stage_own(encoded)
         store.staged.settles.append(partial(self._settle, deletion._replace(position=position)))
         await self._flusher.durable()

@@ -183,7 +183,7 @@ def make_parts(base: StoreBase, opened: OpenedStore) -> StoreParts:
     reader = Reader(store.log, store.lanes, store.clock, alarm, metrics, turns)
     late = LateWriter(store.queues.shared, worker, clock, metrics)
     watch, flusher = _make_flusher(base, store, late)
-    topics = TopicFile(store.queues.counts, FileWorker(base.directory, base.threads.topics), clock)
+    topics = _make_topics(base, store)
     offsets = CommittedOffsets(worker, store, opened.offsets)
     groups, keeper = _make_groups(base, store, offsets, flusher, lines := WaiterLines())
     lites, filler, receiver = _make_receiver(base, opened, reader, groups, lines, offsets, flusher, alarm)
@@ -387,6 +387,11 @@ def _make_receiver(
     wait_ms = settings.priority_wait_ms
     fetcher = PriorityFetcher(queues, clock, reader, groups, wait_ms=wait_ms, claims=metrics.claims)
     return lites, filler, GroupReceiver(store, fetcher, groups, lines, offsets, flusher, turns, waiting)
+
+
+def _make_topics(base: StoreBase, store: Store) -> TopicFile:
+    worker = FileWorker(base.directory, base.threads.topics)
+    return TopicFile(store.queues.counts, store.journal, store.gate, worker, base.clock)
 
 
 def _make_configured(base: StoreBase, opened: OpenedStore) -> SubscriptionGroups:

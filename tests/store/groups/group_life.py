@@ -18,7 +18,7 @@ from typing import Any
 from duetime_core.errors import DiskFull, Overloaded, ReadOnly
 from duetime_format import receipts, record
 from duetime_format.events import PlaceKey
-from duetime_format.names import GROUPS_TOPIC, STATE_TOPIC
+from duetime_format.names import GROUPS_TOPIC
 from duetime_format.properties import decode_properties, encode_properties
 from duetime_format.record import Record
 from duetime_store.groups import loading, snapshot
@@ -199,8 +199,8 @@ class GroupLife(Life):
     # --- checks ----------------------------------------------------------------------------------------------------
 
     def found(self) -> Iterator[tuple[str, int, int, Record | None]]:
-        """But for the journals."""
-        return (one for one in super().found() if one[0] not in (GROUPS_TOPIC, STATE_TOPIC))
+        """But for the journal."""
+        return (one for one in super().found() if one[0] != GROUPS_TOPIC)
 
     def check(self) -> None:
         super().check()

@@ -175,7 +175,7 @@ class _PopTakeover:
         target = retry_topic(group)
         counts = self.store.queues.counts
         if target not in counts:
-            counts.put(target, 1, 0)
+            counts.grow(target, 1)
         known = self._origins(target, len(offsets))
         count = 0
         for offset in offsets:

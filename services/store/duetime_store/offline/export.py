@@ -15,7 +15,7 @@ from struct import Struct
 import numpy as np
 from duetime_core.clock import SystemClock
 from duetime_core.errors import DueTimeError
-from duetime_format.changes import GROUPS
+from duetime_format.changes import GROUPS, TOPICS
 from duetime_format.columns import Ints, RecordRun
 from duetime_format.keys import rows_of
 from duetime_format.lanes import LANE_TOPICS, TIMER_LANE_FIRST
@@ -395,6 +395,9 @@ class _Export:
         counts = {topic: count for topic, count in counts.items() if not _is_brokers_own(topic)}
         known = configs.read(config, configs.TOPICS) or {}
         added = topics.read(self._state.config)
+        for change in self._state.changes.of(TOPICS):
+            added.counts[change.key] = max(added.counts.get(change.key, 0), change.value[0])
+            added.types.update({change.key: change.value[1]} if change.value[1] else {})
         known = configs.with_topics(known, added.counts, self._state.stored_at_ms, added.types) or known
         table = known.get("topicConfigTable", {})
         missing = {topic: _topic(topic, count) for topic, count in sorted(counts.items()) if topic not in table}

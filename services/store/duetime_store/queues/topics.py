@@ -1,8 +1,9 @@
 """The topics that a shard knows and their queue counts: limits, and storage on disk.
 
-topics.json is RocketMQ's file and holds all topics: the cost of replacing it for each new topic would grow with their
-number. New topics go as lines into a file of our own (duetime_shard.topics), with one flush for all waiting
-calls; from time to time, and at a clean stop, that file is folded into topics.json.
+A new topic is a change of the journal (duetime_store.log.journal): durable, and visible, once its record is. The files
+follow at checkpoints. topics.json is RocketMQ's file and holds all topics: the cost of replacing it for each checkpoint
+would grow with their number. New topics go as lines into a file of our own (duetime_shard.topics); from time to time,
+and at a clean stop, that file is folded into topics.json.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from types import MappingProxyType
 import structlog
 from duetime_core.clock import Clock
 from duetime_core.errors import DiskFull, DueTimeError, InvalidArgument, Overloaded, Unavailable, Violation, refuse
+from duetime_format.changes import TOPICS, StateChange
 from duetime_format.errors import within
 from duetime_format.limits import QUEUE_COUNT_MAX, TOPIC_CHARS_MAX
 from duetime_format.names import is_group_topic, is_internal_topic, is_name, is_system_topic
@@ -21,8 +23,9 @@ from duetime_format.texts import shown
 from duetime_shard import topics as lines
 
 from duetime_store.files import configs
-from duetime_store.files.gate import NO_FILES, NO_ROOM
+from duetime_store.files.gate import NO_FILES, NO_ROOM, WriteGate
 from duetime_store.files.worker import FileWorker
+from duetime_store.log.journal import Journal
 
 log = structlog.get_logger()
 
@@ -81,6 +84,10 @@ class ShardTopics(Mapping[str, int]):
         self.changed: dict[str, int] = {}
         # Removed topics that may still be in their files.
         self.removed: set[str] = set()
+        # Journaled and not published: queue count and type, and the topics and queues that they add.
+        self._ahead: dict[str, tuple[int, str, int, int]] = {}
+        # The sum of these, for other topics and those of groups.
+        self._ahead_topics, self._ahead_queues = [0, 0], [0, 0]
         self.limits = limits
         self._group_limits = limits.widened()
 
@@ -103,13 +110,39 @@ class ShardTopics(Mapping[str, int]):
                 self._of_groups[topic] = count
                 self._group_queue_count += count - (known or 0)
 
-    def put(self, topic: str, count: int, message_type: int) -> None:
-        """As `grow`, and sets the topic's message type, a number of duetime.v1.TopicType. ANY changes no existing
-        topic: RocketMQ treats a topic without a type as one of normal messages, so a new one gets MIXED."""
-        is_new = topic not in self._counts
+    def propose(self, topic: str, count: int, message_type: int) -> StateChange | None:
+        """The change to be journaled for a topic with at least `count` queues and a message type, a number of
+        duetime.v1.TopicType; None: it is known or journaled. ANY changes no existing topic: RocketMQ treats a topic
+        without a type as one of normal messages, so a new one gets MIXED."""
+        known, kind = self._ahead.get(topic, (self._counts.get(topic), self.types.get(topic, "")))[:2]
+        wanted = _TYPES[message_type] if message_type < len(_TYPES) else ""
+        if not message_type and (known is not None or is_system_topic(topic)):
+            wanted = ""
+        if known is not None and count <= known and wanted in ("", kind):
+            return None
+        self._release(topic)
+        published = self._counts.get(topic)
+        count, is_new = max(count, known or 0), published is None
+        of_groups = is_group_topic(topic)
+        self._ahead[topic] = count, wanted or kind, is_new, count - (published or 0)
+        self._ahead_topics[of_groups] += is_new
+        self._ahead_queues[of_groups] += count - (published or 0)
+        return StateChange(TOPICS, topic, [count, wanted or kind])
+
+    def _release(self, topic: str) -> None:
+        _, _, topics, queues = self._ahead.pop(topic, (0, "", 0, 0))
+        self._ahead_topics[is_group_topic(topic)] -= topics
+        self._ahead_queues[is_group_topic(topic)] -= queues
+
+    def learn(self, change: StateChange) -> None:
+        """Applies a published change."""
+        if change.value is None:
+            return
+        topic, (count, kind) = change.key, change.value
+        if topic in self._ahead and self._ahead[topic][:2] == (count, kind):
+            self._release(topic)
         self.grow(topic, count)
-        kind = _TYPES[message_type] if message_type < len(_TYPES) else ""
-        if (message_type or (is_new and not is_system_topic(topic))) and kind and self.types.get(topic) != kind:
+        if kind and self.types.get(topic) != kind:
             self.types[topic] = kind
             self.changed[topic] = self._counts[topic]
 
@@ -123,6 +156,7 @@ class ShardTopics(Mapping[str, int]):
         self._group_queue_count -= self._of_groups.pop(topic, 0)
         self.types.pop(topic, None)
         self.changed.pop(topic, None)
+        self._release(topic)
         self.removed.add(topic)
 
     def set(self, counts: Mapping[str, int]) -> None:
@@ -138,16 +172,19 @@ class ShardTopics(Mapping[str, int]):
 
         Raises: InvalidArgument, ShardTopicsExhausted, ShardQueuesExhausted.
         """
-        known = self._counts.get(topic)
+        known = self._ahead[topic][0] if topic in self._ahead else self._counts.get(topic)
         if known is not None and count <= known:
             return
         if is_internal_topic(topic):
             raise InvalidArgument([Violation("name", f"{topic} is a system topic, created by the shard itself")])
-        limits, topic_count, queue_count = self._group_limits, len(self._counts), self.queue_count
+        limits = self._group_limits
+        topic_count = len(self._counts) + sum(self._ahead_topics)
+        queue_count = self.queue_count + sum(self._ahead_queues)
         if not is_group_topic(topic):
             # Topics of groups, which each caller may create, take no room from these.
             limits = self.limits
-            topic_count, queue_count = topic_count - len(self._of_groups), queue_count - self._group_queue_count
+            topic_count -= len(self._of_groups) + self._ahead_topics[True]
+            queue_count -= self._group_queue_count + self._ahead_queues[True]
         if known is None and topic_count >= limits.topics_max:
             raise ShardTopicsExhausted(
                 f"topic {topic} is not created: the shard has {topic_count}, topics_max is {limits.topics_max}"
@@ -160,10 +197,15 @@ class ShardTopics(Mapping[str, int]):
 
 
 class TopicFile:
-    """Puts new topics on disk. Belongs to the event loop's thread; `worker` writes."""
+    """Journals new topics, and puts them on disk. Belongs to the event loop's thread; `worker` writes."""
 
-    def __init__(self, topics: ShardTopics, worker: FileWorker, clock: Clock) -> None:
+    def __init__(
+        self, topics: ShardTopics, journal: Journal, gate: WriteGate, worker: FileWorker, clock: Clock
+    ) -> None:
         self._topics = topics
+        self._journal = journal
+        self._gate = gate
+        journal.learners[TOPICS] = topics.learn
         self._config = worker.directory.config
         self._disk = worker.directory.disk
         self._worker = worker
@@ -179,29 +221,27 @@ class TopicFile:
         # A write failed: the content of the file is unknown, and nothing more is appended to it.
         self._is_broken = False
 
-    async def put(self, name: str, count: int, message_type: int = 0) -> None:
-        """Makes the topic durable. Raises: InvalidArgument, Overloaded, Unavailable."""
+    def put(self, name: str, count: int, message_type: int = 0) -> None:
+        """Durable, and visible, with the journal. Raises: InvalidArgument, Overloaded, ReadOnly."""
         check_topic(name, count)
         self._topics.check(name, count)
-        self._topics.put(name, count, message_type)
-        await self.write()
+        change = self._topics.propose(name, count, message_type)
+        if change is not None:
+            self._gate.check_write()
+            self._journal.change(change)
 
-    async def put_all(self, wanted: Sequence[tuple[str, int, int]]) -> dict[int, DueTimeError]:
-        """As `put`, for many topics with one write. Returns the errors of rejected ones, by index."""
+    def put_all(self, wanted: Sequence[tuple[str, int, int]]) -> dict[int, DueTimeError]:
+        """As `put`, for many topics. Returns the errors of rejected ones, by index."""
         refused: dict[int, DueTimeError] = {}
-        for index, (name, count, message_type) in enumerate(wanted):
+        for index, one in enumerate(wanted):
             try:
-                check_topic(name, count)
-                self._topics.check(name, count)
+                self.put(*one)
             except DueTimeError as error:
                 refused[index] = error
-            else:
-                self._topics.put(name, count, message_type)
-        await self.write()
         return refused
 
     async def write(self) -> None:
-        """Makes new topics durable. Raises: DiskFull, Overloaded, Unavailable: they are not."""
+        """Adds published topics to the file. Raises: DiskFull, Overloaded, Unavailable: they are not in it."""
         async with self._writing:
             changed, self._topics.changed = self._topics.changed, {}
             if not changed:

@@ -30,11 +30,9 @@ from duetime_shard.disk import LocalFiles
 from duetime_shard.history import LevelHistory
 from duetime_shard.walk import item_end, scan_runs
 
-from duetime_store.files import configs
+from duetime_store.files import configs, kept
 from duetime_store.files.adopting import adopt_own
 from duetime_store.files.directory import StoreDirectory, save_handover, save_history
-from duetime_store.files.kept import KeptTable
-from duetime_store.files.kept import load as load_kept
 from duetime_store.lanes.alarm import ShardClock
 from duetime_store.lanes.levellane import LevelLane
 from duetime_store.lanes.order.order import LaneOrder
@@ -101,7 +99,7 @@ class OpenedStore:
     # Table of the queues as of the trusted checkpoint; None: it has to be rewritten.
     table: QueueTable | None = None
     # Offsets of groups, with the log's changes.
-    offsets: KeptTable = field(default_factory=KeptTable)
+    offsets: kept.KeptTable = field(default_factory=kept.KeptTable)
     # Other changes of state that the files lack.
     changes: StateChanges = field(default_factory=StateChanges)
 
@@ -149,8 +147,10 @@ class _Recovery:
         self._history = self._load_history()
         self._recent = RecentIds(settings.recent_ids_count, settings.recent_ids_ms)
         self._replay = LogReplay(self._queues, self._history, self._recent)
-        self._replay.offsets = load_kept(LocalFiles(directory.root))
+        self._replay.offsets = kept.load(LocalFiles(directory.root))
         self._replay.files_position = self._points[0].position if self._points else 0
+        if not (self._points and configs.load(directory.config, configs.TOPICS).is_ours):
+            self._replay.known_topics = frozenset(counts)
         self._ledger = make_ledger(directory, self._log, clock.now_ms())
 
     def run(self) -> OpenedStore:

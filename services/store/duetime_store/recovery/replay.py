@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import structlog
 from duetime_format import layout
-from duetime_format.changes import OFFSETS, StateChanges
+from duetime_format.changes import OFFSETS, TOPICS, StateChanges
 from duetime_format.columns import Ints, RecordRun
 from duetime_format.deletions import Deletion
 from duetime_format.lanes import level_of
@@ -75,6 +75,8 @@ class LogReplay:
         # Other changes of state after the newest checkpoint, whose files include the earlier ones.
         self.changes = StateChanges()
         self.files_position = 0
+        # Topics in the files of a broker that has served since, or of an unknown position: the log adds the others.
+        self.known_topics: frozenset[str] = frozenset()
         # The two largest store times.
         self._latest_ms = [0, 0]
         # Position after the last record.
@@ -142,8 +144,12 @@ class LogReplay:
             for change in changes:
                 if change.kind == OFFSETS:
                     self.offsets.replay(position, change)
-                elif position >= self.files_position:
+                elif position < self.files_position:
+                    continue
+                elif change.kind != TOPICS:
                     self.changes.add(change)
+                elif position > self._queues.deletions.position(change.key) and change.key not in self.known_topics:
+                    self._queues.counts.learn(change)
 
     def _replay_damaged(self, item: DamagedRecord) -> None:
         found = item.record
