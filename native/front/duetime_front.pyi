@@ -44,7 +44,7 @@ class Front:
         """The descriptor that is readable while there are events."""
 
     def take(self) -> list[tuple[Any, ...]]:
-        """All events so far, in order:
+        """All events so far, in order. At most 64 calls; others follow once these are taken:
 
         (0, number, (peer, auth_context), method, metadata, timeout_s | None, requests, ended): a call, with the
             requests that have arrived; `ended`: there will be no more.
@@ -69,11 +69,17 @@ class Front:
         """The reader waits for the next request, and has taken so many before it. Without this call the front reads the
         first 64 KiB of a request."""
 
-    def release(self, number: int, size: int) -> None:
-        """The reader has taken so many bytes of requests."""
+    def release(self, number: int, size: int, taken: int) -> None:
+        """The reader has taken so many more bytes of requests, and so many requests since the call began. The front
+        hands over 64 requests that no reader has taken."""
 
     def flush(self) -> None:
         """Passes the commands since the last time on."""
+
+    def figures(self) -> tuple[int, int, int, int]:
+        """Connections with a call that waits until earlier ones are taken, connections of which nothing is read because
+        their clients read nothing, bytes of answers that no socket has taken, and the number of calls rejected for
+        them. From any thread."""
 
     def drain(self) -> None:
         """Closes the ports, and asks clients to leave; calls in progress continue."""

@@ -18,6 +18,9 @@ import grpc
 import structlog
 from duetime.tls import Pems
 from duetime_format.limits import GRPC_MESSAGE_BYTES_MAX
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from duetime_core.access.certificates import Certificates
 from duetime_core.errors import StartupError
@@ -29,8 +32,11 @@ log = structlog.get_logger()
 
 # Bytes of answers of one call that the front holds without a report.
 UNREPORTED_BYTES_MAX: Final = 64 * 1024
-# Bytes of requests that a reader takes between two notes to the front.
+# Bytes of requests, and requests, that a reader takes between two notes to the front. It hands over 64 ahead.
 RELEASED_BYTES: Final = 128 * 1024
+RELEASED_REQUESTS: Final = 32
+# Answers that a stream writes in one turn of the loop: it must not stop all others.
+TURN_ANSWERS_MAX: Final = 16
 # Kinds of events.
 CALL, MESSAGE, END, TAKEN, LOST, FAULT = range(6)
 CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
@@ -39,34 +45,35 @@ CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 class _WireRequests(Flow):
     """Requests of a call; tells the front when its reader has room."""
 
-    __slots__ = ("_bytes_taken", "_count", "_front", "_number")
+    __slots__ = ("_bytes_taken", "_count", "_front", "_noted", "_number")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, front: CompiledFront, number: int) -> None:
         super().__init__(loop)
         self._front = front
         self._number = number
-        # Requests taken, and their bytes since the last note to the front.
-        self._count = self._bytes_taken = 0
+        # Requests taken, those at the last note to the front, and bytes since then.
+        self._count = self._noted = self._bytes_taken = 0
 
     async def take(self) -> Any:
         if self.is_empty and not self.ended:
             self._front.native.read(self._number, self._count)
             self._front.flush_soon()
+            self._noted = self._count
         data = await super().take()
         if data is not grpc.aio.EOF:
             self._count += 1
             self._bytes_taken += len(data)
-            if self._bytes_taken >= RELEASED_BYTES:
-                self._front.native.release(self._number, self._bytes_taken)
+            if self._bytes_taken >= RELEASED_BYTES or self._count - self._noted >= RELEASED_REQUESTS:
+                self._front.native.release(self._number, self._bytes_taken, self._count)
                 self._front.flush_soon()
-                self._bytes_taken = 0
+                self._noted, self._bytes_taken = self._count, 0
         return data
 
 
 class _WireAnswers(Flow):
     """Answers of a call: passed to the front at once."""
 
-    __slots__ = ("_front", "_held", "_number", "is_dropped")
+    __slots__ = ("_front", "_held", "_number", "_turn", "_written", "is_dropped")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, front: CompiledFront, number: int) -> None:
         super().__init__(loop)
@@ -74,6 +81,8 @@ class _WireAnswers(Flow):
         self._number = number
         # Bytes since the last report.
         self._held = 0
+        # Answers written in one turn of the loop, and its number.
+        self._written = self._turn = 0
         # Answers that were not taken are not worth sending.
         self.is_dropped = False
 
@@ -83,9 +92,12 @@ class _WireAnswers(Flow):
         self._front.flush_soon()
 
     async def room(self) -> None:
-        """Returns once HTTP/2 has taken the answers that count, a turn of the loop later at the earliest: a stream
-        that writes and writes must not stop all others."""
-        await _next_turn()
+        """Returns once HTTP/2 has taken the answers that count, after some answers a turn of the loop later."""
+        if self._turn != self._front.turn:
+            self._turn, self._written = self._front.turn, 0
+        self._written += 1
+        if self._written >= TURN_ANSWERS_MAX:
+            await _next_turn()
         while self._held > UNREPORTED_BYTES_MAX and not self.ended:
             await self._wait()
 
@@ -172,10 +184,17 @@ class WireRpc(Rpc):
         super().break_off(code, details)
 
 
-class CompiledFront:
+class CompiledFront(Collector):
     """A server of the compiled front, with the interface of duetime_core.rpc.fronts."""
 
-    def __init__(self, *, connections_max: int, streams_max: int, metadata_bytes_max: int) -> None:
+    def __init__(
+        self,
+        *,
+        connections_max: int,
+        streams_max: int,
+        metadata_bytes_max: int,
+        registry: CollectorRegistry | None = None,
+    ) -> None:
         """Raises: StartupError: the package is not installed."""
         try:
             import duetime_front
@@ -192,6 +211,19 @@ class CompiledFront:
         self._within: InProcessServer | None = None
         self._calls: dict[int, WireRpc] = {}
         self._flushing = False
+        # Number of the turns of the loop in which answers were written.
+        self.turn = 0
+        if registry is not None:
+            registry.register(self)
+
+    def collect(self) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
+        waiting, unread, held, refused = self.native.figures()
+        waits = "Connections with a call that waits for the process to take earlier ones"
+        yield GaugeMetricFamily("duetime_front_waiting_connections", waits, waiting)
+        stopped = "Connections of which nothing is read, because the client reads nothing"
+        yield GaugeMetricFamily("duetime_front_unread_connections", stopped, unread)
+        yield GaugeMetricFamily("duetime_front_answer_bytes", "Bytes of answers that no socket has taken", held)
+        yield CounterMetricFamily("duetime_front_refused", "Calls rejected for unread answers", refused)
 
     def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
         self._handlers += handlers
@@ -227,6 +259,7 @@ class CompiledFront:
 
     def _flush(self) -> None:
         self._flushing = False
+        self.turn += 1
         self.native.flush()
 
     def forget(self, number: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 
 import grpc
+from prometheus_client import CollectorRegistry
 
 from duetime_core.access.certificates import Certificates
 from duetime_core.rpc.channels import MESSAGE_OPTIONS
@@ -74,10 +75,15 @@ class GrpcioFront:
         await self._server.stop(drain_s)
 
 
-def make_front(kind: FrontKind, *, connections_max: int, streams_max: int) -> Front:
+def make_front(
+    kind: FrontKind, *, connections_max: int, streams_max: int, registry: CollectorRegistry | None = None
+) -> Front:
     """Raises: StartupError: the compiled front is not installed."""
     if kind is FrontKind.COMPILED:
         return CompiledFront(
-            connections_max=connections_max, streams_max=streams_max, metadata_bytes_max=METADATA_BYTES_MAX
+            connections_max=connections_max,
+            streams_max=streams_max,
+            metadata_bytes_max=METADATA_BYTES_MAX,
+            registry=registry,
         )
     return GrpcioFront(connections_max=connections_max, streams_max=streams_max)

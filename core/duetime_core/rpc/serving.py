@@ -100,6 +100,7 @@ class Server:
         all. `asked`: whether clients of the port must have a certificate, if the process has one."""
         parts = parts or BorderParts(Traffic(TrafficLimits(), registry))
         self._traffic, self._audit = parts.traffic, parts.audit
+        self._registry = registry
         self._streams_max = calls_in_flight_max + PROBES_IN_FLIGHT_MAX
         self._shedding = ConnectionShedder(self._traffic, SystemClock(), registry=registry)
         self._certificates, self._asked = credentials.certificates, asked
@@ -160,7 +161,8 @@ class Server:
         certificates = self._certificates
         self._callers.asks = self._asked or certified_port != NO_PORT
         most = self._traffic.connections_max
-        front = self._make_front(kind, self._handlers, connections_max=most, streams_max=self._streams_max)
+        bounds = {"connections_max": most, "streams_max": self._streams_max}
+        front = self._make_front(kind, self._handlers, self._registry, **bounds)
         self.port = listen(front, host, port, certificates, asked=self._asked)
         ports = [self.port]
         if certificates is not None and certified_port != NO_PORT:
@@ -173,12 +175,14 @@ class Server:
         handlers: list[grpc.GenericRpcHandler] = []
         health_pb2_grpc.add_HealthServicer_to_server(self.health, _Registrar(handlers, self._probes))
         bounds = {"connections_max": PROBE_CONNECTIONS_MAX, "streams_max": PROBES_IN_FLIGHT_MAX}
-        front = self._make_front(kind, handlers, **bounds)
+        front = self._make_front(kind, handlers, None, **bounds)
         self.probe_port = listen(front, host, port, None, asked=False)
         await front.start()
 
-    def _make_front(self, kind: FrontKind, handlers: Handlers, **bounds: int) -> Front:
-        front = make_front(kind, **bounds)
+    def _make_front(
+        self, kind: FrontKind, handlers: Handlers, registry: CollectorRegistry | None, **bounds: int
+    ) -> Front:
+        front = make_front(kind, registry=registry, **bounds)
         self._fronts.append(front)
         front.add_generic_rpc_handlers(handlers)
         return front

@@ -1,8 +1,9 @@
 //! One call on one stream: reads its requests as far as Python has room for them, and writes its answers as far as the
 //! client has.
-use crate::hub::{Command, Event, Hub, Peer};
+use crate::gate::{Answer, Gate};
+use crate::hub::{Command, Event, Hub, Peer, Place};
 use crate::wire::{self, Assembler, Encoding, Failure, Framed};
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
 use http::{HeaderMap, HeaderValue, Request, Response};
@@ -18,6 +19,8 @@ use tokio::time::Sleep;
 
 /// Bytes of an incomplete message that are collected before the handler reads.
 const PREFETCH_BYTES: usize = 64 * 1024;
+/// Messages handed to Python that its handler has not taken yet.
+const AHEAD_MAX: u64 = 64;
 /// Largest part of an answer passed to HTTP/2 at once.
 const PART_BYTES: usize = 64 * 1024;
 
@@ -54,24 +57,26 @@ pub struct Call {
     hub: Rc<Hub>,
     inbox: Rc<Inbox>,
     /// Headers of the request until the call is announced.
-    begun: Option<(Arc<Peer>, String, HeaderMap)>,
+    begun: Option<(Arc<Peer>, String, HeaderMap, Place)>,
     // Requests.
     body: RecvStream,
     assembler: Assembler,
     encoding: Encoding,
-    framed: VecDeque<Framed>,
     expanding: Option<Expanding>,
     messages: Vec<Bytes>,
     unreleased: usize,
+    /// Messages handed to Python, and those that the handler has taken of them as far as is known.
     delivered: u64,
+    taken: u64,
     wanted: bool,
     has_data: bool,
     body_ended: bool,
     // Answers.
-    respond: SendResponse<Bytes>,
-    send: Option<SendStream<Bytes>>,
+    gate: Rc<Gate>,
+    respond: SendResponse<Answer>,
+    send: Option<SendStream<Answer>>,
     initial: Option<HeaderMap>,
-    queue: VecDeque<(Bytes, bool)>,
+    queue: VecDeque<(Answer, bool)>,
     /// Whether a part of the first answer in the queue was sent.
     is_partial: bool,
     finish: Option<Finish>,
@@ -85,7 +90,14 @@ enum Step {
     Lost,
 }
 
-pub fn serve(hub: &Rc<Hub>, peer: Arc<Peer>, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
+pub fn serve(
+    hub: &Rc<Hub>,
+    peer: Arc<Peer>,
+    gate: &Rc<Gate>,
+    request: Request<RecvStream>,
+    mut respond: SendResponse<Answer>,
+    place: Place,
+) {
     let (parts, body) = request.into_parts();
     let headers = parts.headers;
     let is_grpc = headers.get("content-type").is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
@@ -103,7 +115,7 @@ pub fn serve(hub: &Rc<Hub>, peer: Arc<Peer>, request: Request<RecvStream>, mut r
         let text = format!("received metadata size exceeds hard limit ({size} vs. {most})");
         Err(Failure::new(wire::RESOURCE_EXHAUSTED, text))
     } else {
-        Encoding::of(&headers)
+        gate.check().and_then(|()| Encoding::of(&headers))
     };
     let encoding = match encoding {
         Ok(encoding) => encoding,
@@ -117,18 +129,19 @@ pub fn serve(hub: &Rc<Hub>, peer: Arc<Peer>, request: Request<RecvStream>, mut r
         number,
         hub: hub.clone(),
         inbox,
-        begun: Some((peer, path, headers)),
+        begun: Some((peer, path, headers, place)),
         body,
         assembler: Assembler::new(hub.limits.message_bytes_max),
         encoding,
-        framed: VecDeque::new(),
         expanding: None,
         messages: Vec::new(),
         unreleased: 0,
         delivered: 0,
+        taken: 0,
         wanted: false,
         has_data: false,
         body_ended: false,
+        gate: gate.clone(),
         respond,
         send: None,
         initial: None,
@@ -153,10 +166,14 @@ impl Call {
         while let Some(command) = commands.pop_front() {
             match command {
                 Command::Begin(metadata) => self.initial = Some(metadata),
-                Command::Message(data, report) => self.queue.push_back((data, report)),
+                Command::Message(data, report) => self.queue.push_back((Answer::new(data, self.gate.clone()), report)),
                 // Ignores a wait that has ended meanwhile: a message read ahead would be measured by nobody.
-                Command::Read(taken) => self.wanted |= taken == self.delivered,
-                Command::Release(size) => {
+                Command::Read(taken) => {
+                    self.taken = taken;
+                    self.wanted |= taken == self.delivered;
+                }
+                Command::Release(size, taken) => {
+                    self.taken = taken;
                     let size = size.min(self.unreleased);
                     self.unreleased -= size;
                     let _ = self.body.flow_control().release_capacity(size);
@@ -177,7 +194,7 @@ impl Call {
     fn read(&mut self, cx: &mut Context<'_>) -> Result<Step, Failure> {
         loop {
             self.unpack(cx)?;
-            if self.expanding.is_some() || self.body_ended || !self.framed.is_empty() {
+            if self.expanding.is_some() || self.body_ended || self.is_ahead() {
                 return Ok(Step::Wait);
             }
             if self.wanted {
@@ -191,24 +208,18 @@ impl Call {
                 Poll::Ready(Some(Ok(data))) => {
                     self.unreleased += data.len();
                     self.has_data = true;
-                    let mut framed = Vec::new();
-                    self.assembler.push(data, &mut framed)?;
-                    self.framed.extend(framed);
-                    self.unpack(cx)?;
+                    self.assembler.push(data);
                     self.body_ended = self.body.is_end_stream();
                 }
                 Poll::Ready(None) => self.body_ended = true,
             }
             if self.body_ended {
                 self.release_all();
-                if self.assembler.held() > 0 {
-                    return Err(Failure::new(wire::INTERNAL, "the request ended within a message"));
-                }
             }
         }
     }
 
-    /// Moves complete messages to those for Python, decompressed.
+    /// Cuts messages for Python, decompressed, while its handler is not far behind.
     fn unpack(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
         loop {
             if let Some(expanding) = &mut self.expanding {
@@ -217,7 +228,15 @@ impl Call {
                 let data = expanded.unwrap_or_else(|error| Err(Failure::new(wire::INTERNAL, error.to_string())))?;
                 self.deliver(data);
             }
-            let Some(Framed { compressed, data }) = self.framed.pop_front() else { return Ok(()) };
+            if self.is_ahead() {
+                return Ok(());
+            }
+            let Some(Framed { compressed, data }) = self.assembler.cut()? else {
+                if self.body_ended && self.assembler.held() > 0 {
+                    return Err(Failure::new(wire::INTERNAL, "the request ended within a message"));
+                }
+                return Ok(());
+            };
             if compressed {
                 let (encoding, most) = (self.encoding, self.hub.limits.message_bytes_max);
                 self.expanding = Some(tokio::task::spawn_blocking(move || wire::expand(encoding, &data, most)));
@@ -227,6 +246,10 @@ impl Call {
         }
     }
 
+    fn is_ahead(&self) -> bool {
+        self.delivered - self.taken >= AHEAD_MAX
+    }
+
     fn deliver(&mut self, data: Bytes) {
         self.wanted = false;
         self.delivered += 1;
@@ -234,15 +257,15 @@ impl Call {
     }
 
     fn is_read(&self) -> bool {
-        self.body_ended && self.framed.is_empty() && self.expanding.is_none()
+        self.body_ended && self.assembler.held() == 0 && self.expanding.is_none()
     }
 
     /// Hands the call, or its new messages, to Python.
     fn post(&mut self, was_read: bool) {
         let (number, ended) = (self.number, self.is_read());
-        if let Some((peer, path, headers)) = self.begun.take() {
+        if let Some((peer, path, headers, place)) = self.begun.take() {
             let messages = std::mem::take(&mut self.messages);
-            self.hub.post(Event::Call { number, peer, path, headers, messages, ended });
+            self.hub.post(Event::Call { number, peer, path, headers, messages, ended, place });
             return;
         }
         for data in self.messages.drain(..) {
@@ -284,9 +307,9 @@ impl Call {
         }
         while let Some((data, report)) = self.queue.front_mut() {
             // A small last answer goes without asking for capacity: its stream is limited by the number of streams.
-            let last = data.len() <= PART_BYTES && self.finish.is_some();
+            let last = data.remaining() <= PART_BYTES && self.finish.is_some();
             if !last {
-                send.reserve_capacity(data.len().min(PART_BYTES));
+                send.reserve_capacity(data.remaining().min(PART_BYTES));
                 if send.capacity() == 0 {
                     match send.poll_capacity(cx) {
                         Poll::Pending => return self.watch(cx),
@@ -295,11 +318,11 @@ impl Call {
                     }
                 }
             }
-            let size = if last { data.len() } else { send.capacity().min(data.len()) };
+            let size = if last { data.remaining() } else { send.capacity().min(data.remaining()) };
             if send.send_data(data.split_to(size), false).is_err() {
                 return Step::Lost;
             }
-            self.is_partial = !data.is_empty();
+            self.is_partial = data.has_remaining();
             if !self.is_partial {
                 if *report {
                     self.hub.post(Event::Taken { number: self.number });
@@ -316,7 +339,7 @@ impl Call {
     }
 
     /// Sends the headers of the answer, if there is anything to send.
-    fn head(&mut self) -> Option<Result<SendStream<Bytes>, Step>> {
+    fn head(&mut self) -> Option<Result<SendStream<Answer>, Step>> {
         if self.initial.is_none() && self.queue.is_empty() {
             let finish = self.finish.take()?;
             let sent = self.respond.send_response(trailers_only(finish.trailers), true);

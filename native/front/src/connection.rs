@@ -1,11 +1,13 @@
 //! Listeners and their connections: limits, handshakes, keepalive, drain.
 use crate::call;
-use crate::hub::{Event, Hub, Peer, Phase, Vital};
+use crate::gate::{Answer, Gate, Gated};
+use crate::hub::{Event, Hub, Peer, Phase, Place, Vital, HANDED_MAX};
 use crate::tls::{Identity, Tls};
-use bytes::Bytes;
 use h2::server::Connection;
 use h2::Ping;
+use std::future::{poll_fn, Future};
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,10 +54,10 @@ pub async fn listen(hub: Rc<Hub>, listener: TcpListener, tls: Option<Arc<Tls>>) 
     }
 }
 
-/// Gives back a connection's place.
-struct Place(Rc<Hub>);
+/// Counts a connection.
+struct Counted(Rc<Hub>);
 
-impl Drop for Place {
+impl Drop for Counted {
     fn drop(&mut self) {
         self.0.connections.set(self.0.connections.get() - 1);
         self.0.ended.notify_one();
@@ -63,7 +65,7 @@ impl Drop for Place {
 }
 
 async fn connect(hub: Rc<Hub>, socket: TcpStream, address: SocketAddr, tls: Option<Arc<Tls>>) {
-    let _place = Place(hub.clone());
+    let _counted = Counted(hub.clone());
     let phase = hub.phase.clone();
     tokio::select! {
         () = closing(phase) => {}
@@ -104,17 +106,26 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(hub: Rc<Hub>, stream: S, peer:
         .max_pending_accept_reset_streams(PENDING_RESETS_MAX)
         // Up to this size a call above the limit gets a status.
         .max_header_list_size(2 * hub.limits.metadata_bytes_max as u32);
-    let Ok(Ok(mut connection)) = timeout(HANDSHAKE, builder.handshake::<_, Bytes>(stream)).await else { return };
-    let mut alive = std::pin::pin!(keep_alive(connection.ping_pong().expect("the first use")));
+    let gate = Rc::new(Gate::new(hub.shared.clone()));
+    let stream = Gated { stream, gate: gate.clone() };
+    let Ok(Ok(mut connection)) = timeout(HANDSHAKE, builder.handshake::<_, Answer>(stream)).await else { return };
+    let pings = connection.ping_pong().expect("the first use");
+    let mut alive = std::pin::pin!(keep_alive(pings, gate.clone()));
     let mut phase = hub.phase.clone();
     let peer = Arc::new(peer);
     loop {
         tokio::select! {
             _ = &mut alive => return,
             _ = phase.wait_for(|phase| *phase != Phase::Serving) => break,
-            accepted = connection.accept() => match accepted {
-                Some(Ok((request, respond))) => call::serve(&hub, peer.clone(), request, respond),
-                _ => return,
+            accepted = connection.accept() => {
+                let Some(Ok((request, respond))) = accepted else { return };
+                gate.note_call();
+                let Some(place) = place(&hub, &gate, &mut connection, alive.as_mut()).await else { return };
+                call::serve(&hub, peer.clone(), &gate, request, respond, place);
+                if hub.places.available_permits() < HANDED_MAX / 2 {
+                    // Others take turns with this connection.
+                    tokio::task::yield_now().await;
+                }
             }
         }
     }
@@ -125,8 +136,29 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(hub: Rc<Hub>, stream: S, peer:
     }
 }
 
+/// Waits until the call can be handed to Python. Meanwhile the connection writes, and reads nothing: calls of others
+/// come before its next. None: it has ended.
+async fn place<S: AsyncRead + AsyncWrite + Unpin>(
+    hub: &Hub,
+    gate: &Gate,
+    connection: &mut Connection<S, Answer>,
+    alive: Pin<&mut impl Future<Output = ()>>,
+) -> Option<Place> {
+    if let Ok(place) = hub.places.clone().try_acquire_owned() {
+        return Some(place);
+    }
+    gate.wait(true);
+    let place = tokio::select! {
+        place = hub.places.clone().acquire_owned() => place.ok(),
+        _ = poll_fn(|cx| connection.poll_closed(cx)) => None,
+        () = alive => None,
+    };
+    gate.wait(false);
+    place
+}
+
 /// Rejects new calls until all others have ended.
-async fn drained<S: AsyncRead + AsyncWrite + Unpin>(connection: &mut Connection<S, Bytes>) {
+async fn drained<S: AsyncRead + AsyncWrite + Unpin>(connection: &mut Connection<S, Answer>) {
     while let Some(Ok((_, mut respond))) = connection.accept().await {
         respond.send_reset(h2::Reason::REFUSED_STREAM);
     }
@@ -139,11 +171,20 @@ async fn closing(mut phase: tokio::sync::watch::Receiver<Phase>) {
 }
 
 /// Returns when the peer leaves a ping unanswered.
-async fn keep_alive(mut pings: h2::PingPong) {
+async fn keep_alive(mut pings: h2::PingPong, gate: Rc<Gate>) {
     loop {
         sleep(KEEPALIVE).await;
-        if !matches!(timeout(KEEPALIVE_ANSWER, pings.ping(Ping::opaque())).await, Ok(Ok(_))) {
+        gate.take_held_back();
+        if pings.send_ping(Ping::opaque()).is_err() {
             return;
+        }
+        loop {
+            match timeout(KEEPALIVE_ANSWER, poll_fn(|cx| pings.poll_pong(cx))).await {
+                Ok(Ok(_)) => break,
+                // The answer may be among the unread bytes.
+                Err(_) if gate.take_held_back() => {}
+                _ => return,
+            }
         }
     }
 }

@@ -11,8 +11,15 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+/// Calls handed to Python that it has not taken yet.
+pub const HANDED_MAX: usize = 64;
+
+/// A place among the calls handed to Python; given back when it takes the call.
+pub type Place = OwnedSemaphorePermit;
 
 #[derive(Clone, Copy)]
 pub struct Limits {
@@ -50,6 +57,7 @@ pub enum Event {
         headers: HeaderMap,
         messages: Vec<Bytes>,
         ended: bool,
+        place: Place,
     },
     Message {
         number: u64,
@@ -81,8 +89,8 @@ pub enum Command {
     Message(Bytes, bool),
     /// The handler waits for the next request, and has taken so many.
     Read(u64),
-    /// The handler has taken so many bytes of requests.
-    Release(usize),
+    /// The handler has taken so many more bytes of requests, and so many requests.
+    Release(usize, u64),
     /// `cut`: answers that were not taken are dropped, with the stream.
     Finish {
         trailers: HeaderMap,
@@ -112,11 +120,25 @@ impl Drop for Vital {
     }
 }
 
+/// For metrics.
+#[derive(Default)]
+pub struct Figures {
+    /// Connections with a call that waits for Python to take those before it.
+    pub waiting: AtomicUsize,
+    /// Connections of which nothing is read, because their clients read nothing.
+    pub unread: AtomicUsize,
+    /// Bytes of answers that no socket has taken.
+    pub held: AtomicUsize,
+    /// Calls rejected for them.
+    pub refused: AtomicUsize,
+}
+
 /// The part that both threads use.
 pub struct Shared {
     events: Mutex<Vec<Event>>,
     commands: Mutex<Vec<(u64, Command)>>,
     pub wake_front: Notify,
+    pub figures: Figures,
     wake_python: OwnedFd,
 }
 
@@ -130,7 +152,13 @@ impl Shared {
             }
             OwnedFd::from_raw_fd(fd)
         };
-        Ok(Shared { events: Mutex::default(), commands: Mutex::default(), wake_front: Notify::new(), wake_python })
+        Ok(Shared {
+            events: Mutex::default(),
+            commands: Mutex::default(),
+            wake_front: Notify::new(),
+            figures: Figures::default(),
+            wake_python,
+        })
     }
 
     pub fn fd(&self) -> RawFd {
@@ -169,6 +197,8 @@ pub struct Hub {
     pub connections: Cell<usize>,
     /// Notified when a connection has ended.
     pub ended: Notify,
+    /// Waiting connections get them in turn.
+    pub places: Arc<Semaphore>,
     inboxes: RefCell<HashMap<u64, Rc<Inbox>>>,
     numbers: Cell<u64>,
 }
@@ -181,6 +211,7 @@ impl Hub {
             phase,
             connections: Cell::new(0),
             ended: Notify::new(),
+            places: Arc::new(Semaphore::new(HANDED_MAX)),
             inboxes: RefCell::default(),
             numbers: Cell::new(0),
         }

@@ -2,6 +2,7 @@
 //! loop gets calls in batches from `take`, and answers them by commands that `flush` passes on.
 mod call;
 mod connection;
+mod gate;
 mod hub;
 mod tls;
 mod wire;
@@ -14,6 +15,7 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::os::fd::RawFd;
 use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use tls::Tls;
@@ -119,13 +121,21 @@ impl Front {
         self.shared.put(number, Command::Read(taken));
     }
 
-    fn release(&self, number: u64, size: usize) {
-        self.shared.put(number, Command::Release(size));
+    fn release(&self, number: u64, size: usize, taken: u64) {
+        self.shared.put(number, Command::Release(size, taken));
     }
 
     /// Passes all commands on.
     fn flush(&self) {
         self.shared.wake_front.notify_one();
+    }
+
+    /// Connections with a waiting call, connections of clients that read nothing, bytes of answers, calls rejected.
+    fn figures(&self) -> (usize, usize, usize, usize) {
+        let figures = &self.shared.figures;
+        let [waiting, unread, held, refused] =
+            [&figures.waiting, &figures.unread, &figures.held, &figures.refused].map(|figure| figure.load(Relaxed));
+        (waiting, unread, held, refused)
     }
 
     /// Closes the ports, and asks clients to leave; calls in progress continue.
@@ -210,7 +220,8 @@ fn run(
 
 fn tuple_of<'py>(py: Python<'py>, event: Event) -> PyResult<Bound<'py, PyTuple>> {
     match event {
-        Event::Call { number, peer, path, headers, messages, ended } => {
+        Event::Call { number, peer, path, headers, messages, ended, place } => {
+            drop(place);
             let metadata = metadata_of(py, &headers)?;
             let messages: Vec<_> = messages.iter().map(|data| PyBytes::new(py, data)).collect();
             let timeout = wire::timeout_s(&headers);

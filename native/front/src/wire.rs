@@ -59,42 +59,51 @@ pub struct Framed {
     pub data: Bytes,
 }
 
-/// Collects the bytes of a request's stream until a message is complete.
+/// Collects the bytes of a request's stream, and cuts them into messages.
 pub struct Assembler {
+    /// The last frame, if all before it are cut; a message within one frame is not copied.
+    frame: Bytes,
+    /// Otherwise all bytes.
     buffer: BytesMut,
     bytes_max: usize,
 }
 
 impl Assembler {
     pub fn new(bytes_max: usize) -> Self {
-        Assembler { buffer: BytesMut::new(), bytes_max }
+        Assembler { frame: Bytes::new(), buffer: BytesMut::new(), bytes_max }
     }
 
-    /// Bytes of the incomplete message.
+    /// Bytes that are not cut yet.
     pub fn held(&self) -> usize {
-        self.buffer.len()
+        self.frame.len() + self.buffer.len()
     }
 
-    /// Adds received bytes. `messages` gets those that are complete.
-    pub fn push(&mut self, mut data: Bytes, messages: &mut Vec<Framed>) -> Result<(), Failure> {
-        // A message within one frame is not copied.
-        while self.buffer.is_empty() {
-            let Some((compressed, size)) = self.prefix(&data)? else { break };
-            if data.len() < PREFIX_BYTES + size {
-                break;
-            }
-            data.advance(PREFIX_BYTES);
-            messages.push(Framed { compressed, data: data.split_to(size) });
+    /// Adds received bytes.
+    pub fn push(&mut self, data: Bytes) {
+        if self.held() == 0 {
+            self.frame = data;
+            return;
         }
+        self.buffer.extend_from_slice(&std::mem::take(&mut self.frame));
         self.buffer.extend_from_slice(&data);
-        while let Some((compressed, size)) = self.prefix(&self.buffer)? {
-            if self.buffer.len() < PREFIX_BYTES + size {
-                break;
-            }
-            self.buffer.advance(PREFIX_BYTES);
-            messages.push(Framed { compressed, data: self.buffer.split_to(size).freeze() });
+    }
+
+    /// The next message; None: it is incomplete.
+    pub fn cut(&mut self) -> Result<Option<Framed>, Failure> {
+        let is_framed = self.buffer.is_empty();
+        let held = if is_framed { &self.frame[..] } else { &self.buffer[..] };
+        let Some((compressed, size)) = self.prefix(held)? else { return Ok(None) };
+        if held.len() < PREFIX_BYTES + size {
+            return Ok(None);
         }
-        Ok(())
+        let data = if is_framed {
+            self.frame.advance(PREFIX_BYTES);
+            self.frame.split_to(size)
+        } else {
+            self.buffer.advance(PREFIX_BYTES);
+            self.buffer.split_to(size).freeze()
+        };
+        Ok(Some(Framed { compressed, data }))
     }
 
     fn prefix(&self, data: &[u8]) -> Result<Option<(bool, usize)>, Failure> {
