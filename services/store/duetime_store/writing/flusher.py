@@ -216,7 +216,7 @@ class Flusher:
         if batch.is_promised and not flushes:
             self._metrics.promised.inc(batch.count)
         trouble = self._publish()
-        self._metrics.flushed(batch.count - batch.moved_count, batch.size, time.perf_counter() - started)
+        self._metrics.flushed(batch.count - batch.own_count, batch.size, time.perf_counter() - started)
         if trouble is not None:
             await self.units_late(trouble)
 

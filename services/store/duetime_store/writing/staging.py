@@ -109,7 +109,8 @@ class FlushBatch:
     ended: list[tuple[ShardLane, Ints]] = field(default_factory=list)
     # Units that replace those at these offsets; their records are in this batch.
     moved: list[tuple[ConsumeQueue, Ints, Units]] = field(default_factory=list)
-    moved_count: int = 0
+    # Records that are no new messages: the store's own, and those of moved units.
+    own_count: int = 0
     done: "list[asyncio.Future[None]]" = field(default_factory=list)
     # Done when the batch goes to the disk, or is dropped.
     taken: "list[asyncio.Future[None]]" = field(default_factory=list)

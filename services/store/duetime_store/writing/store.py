@@ -210,6 +210,7 @@ class Store:
 
     def stage_own(self, encoded: bytes) -> int:
         """Stages a record of the store's own. Returns its position."""
+        self._staged.own_count += 1
         return int(self._stage(parse(encoded), PutOutcome([], stored_at_ms=self.clock.now_ms()))[0])
 
     @property
@@ -367,7 +368,7 @@ class Store:
         positions = np.concatenate([intake.starts[start:stop] + shift for start, stop, shift in runs])
         units["position"][units["size"] != FILLER_SIZE] = positions
         self._staged.moved.append((queue, offsets, units))
-        self._staged.moved_count += intake.count
+        self._staged.own_count += intake.count
         self._add_runs(reposition(intake, positions), intake, runs)
 
     @property
@@ -386,8 +387,7 @@ class Store:
         return waiter(self._staged.taken) if self._staged.count else None
 
     def when_events_durable(self) -> "asyncio.Future[None] | None":
-        """Done when every group event so far is durable, even if a full disk makes a second write necessary. None: all
-        are durable."""
+        """Done when every event so far is durable, also by a second write after a full disk. None: all are durable."""
         if self.journal.entries:
             return waiter(self.journal.waiters)
         batch = next((batch for batch in self.unpublished if batch.entries), None)
