@@ -43,7 +43,7 @@ async def test_a_topic_shows_its_queues_and_its_groups(shown: Shown) -> None:
     answer = await shown.browser.get(f"/topics/{ORDERS}")
     found = rows(answer.text)
     assert f"{BILLING} 20 4 0 1" in found
-    assert any(row.startswith(f"{SHIPPING} 27 ") for row in found)
+    assert [row for row in found if row.startswith(f"{SHIPPING} 27 ")], found
     assert sum(int(row.split()[4]) for row in found if row[0].isdigit()) == 37
     assert (await shown.browser.get("/topics/no-such-topic")).status_code == 404
     assert (await shown.browser.get("/topics/%25RETRY%25billing")).status_code == 200
