@@ -112,6 +112,28 @@ class SystemClock(Clock):
         return super().bell(callback)
 
 
+class DerivedClock(Clock):
+    """A wall clock made from that of another clock, which has all other functions."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._machine = clock
+
+    def monotonic_ms(self) -> float:
+        return self._machine.monotonic_ms()
+
+    def call_later(self, delay_ms: float, callback: Callable[[], Any]) -> Timer:
+        return self._machine.call_later(delay_ms, callback)
+
+    def bell(self, callback: Callable[[], None]) -> Bell:
+        return self._machine.bell(callback)
+
+    async def sleep(self, delay_ms: float) -> None:
+        await self._machine.sleep(delay_ms)
+
+    async def wait_for(self, future: "asyncio.Future[Any]", timeout_ms: float) -> bool:
+        return await self._machine.wait_for(future, timeout_ms)
+
+
 async def turn() -> None:
     """Lets all ready callbacks run once, between the steps of long work."""
     future = asyncio.get_running_loop().create_future()

@@ -6,12 +6,7 @@ A reading is never ahead of its member's clock, since the way took time. With an
 of the middle two counts. Without readings of a majority the time stands still: nothing falls due.
 """
 
-import asyncio
-from collections.abc import Callable
-from typing import Any
-
-from duetime_core.bell import Bell
-from duetime_core.clock import Clock, Timer
+from duetime_core.clock import Clock, DerivedClock
 
 # Age at which a reading no longer counts.
 READING_MS_MAX = 10_000
@@ -19,11 +14,12 @@ READING_MS_MAX = 10_000
 STILL_CHECK_MS = 50.0
 
 
-class GroupClock(Clock):
+class GroupClock(DerivedClock):
     """The wall clock of the group; all other functions are those of the member's own clock."""
 
     def __init__(self, clock: Clock, members_count: int) -> None:
-        self._machine, self._members_count = clock, members_count
+        super().__init__(clock)
+        self._members_count = members_count
         # The wall clocks of other members less the monotonic time, and the monotonic time of the reading.
         self._readings: dict[int, tuple[float, float]] = {}
         self._still_ms = 0
@@ -57,18 +53,3 @@ class GroupClock(Clock):
         if ahead_ms is None:
             return max(at_ms - self._still_ms, STILL_CHECK_MS) if at_ms > self._still_ms else at_ms - self._still_ms
         return self._machine.ms_until(at_ms) - ahead_ms
-
-    def monotonic_ms(self) -> float:
-        return self._machine.monotonic_ms()
-
-    def call_later(self, delay_ms: float, callback: Callable[[], Any]) -> Timer:
-        return self._machine.call_later(delay_ms, callback)
-
-    def bell(self, callback: Callable[[], None]) -> Bell:
-        return self._machine.bell(callback)
-
-    async def sleep(self, delay_ms: float) -> None:
-        await self._machine.sleep(delay_ms)
-
-    async def wait_for(self, future: "asyncio.Future[Any]", timeout_ms: float) -> bool:
-        return await self._machine.wait_for(future, timeout_ms)

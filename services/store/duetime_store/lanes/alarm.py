@@ -2,11 +2,10 @@
 
 import asyncio
 import heapq
-from collections.abc import Callable
 from typing import Any
 
 from duetime_core.bell import Bell
-from duetime_core.clock import Clock, Timer
+from duetime_core.clock import Clock, DerivedClock
 
 # Maximum run of a timer before the wall clock is read again: a timer counts monotonic time, and the wall clock may step
 # in the meantime.
@@ -16,14 +15,14 @@ STEP_CHECK_MS = 1_000
 FORGET_EVERY = 1_024
 
 
-class ShardClock(Clock):
+class ShardClock(DerivedClock):
     """The one clock that decides which entries are due: the machine's wall clock, but never going backwards.
 
     While the wall clock is behind the latest time in the log, `now_ms` does not advance: no record gets an earlier
     time, and nothing falls due early."""
 
     def __init__(self, clock: Clock) -> None:
-        self._machine = clock
+        super().__init__(clock)
         self._floor_ms = 0
 
     def now_ms(self) -> int:
@@ -39,24 +38,9 @@ class ShardClock(Clock):
         """How far the wall clock is behind; 0 normally."""
         return max(0, self._floor_ms - self._machine.now_ms())
 
-    def monotonic_ms(self) -> float:
-        return self._machine.monotonic_ms()
-
     def ms_until(self, at_ms: int) -> float:
         """By the wall clock: longer than by `now_ms` while that waits for it."""
         return self._machine.ms_until(at_ms)
-
-    def call_later(self, delay_ms: float, callback: Callable[[], Any]) -> Timer:
-        return self._machine.call_later(delay_ms, callback)
-
-    def bell(self, callback: Callable[[], None]) -> Bell:
-        return self._machine.bell(callback)
-
-    async def sleep(self, delay_ms: float) -> None:
-        await self._machine.sleep(delay_ms)
-
-    async def wait_for(self, future: "asyncio.Future[Any]", timeout_ms: float) -> bool:
-        return await self._machine.wait_for(future, timeout_ms)
 
 
 class ClockAlarm:
