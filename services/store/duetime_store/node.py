@@ -2,6 +2,7 @@
 
 import asyncio
 import ipaddress
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,6 +25,7 @@ from duetime_store.lanes.alarm import ShardClock
 from duetime_store.metrics import StoreMetrics
 from duetime_store.parts import FileThreads, StoreBase, StoreParts, make_parts
 from duetime_store.reading.turns import ScanTurns
+from duetime_store.recovery.following import Follower
 from duetime_store.recovery.recovery import OpenedStore, RecoveryReport, open_store
 from duetime_store.service import SERVICE_NAME, StoreService
 from duetime_store.settings import StoreSettings
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+# Longest time that a thread of a process with copies keeps others from running Python, in seconds.
+COPIES_SWITCH_S = 0.000_5
 # Pause between attempts while another process holds the directory.
 LOCK_CHECK_MS = 100
 
@@ -91,6 +95,7 @@ class StoreNode:
         self._membership: Membership | None = None
         # Runs this process's copy, and the store while that leads.
         self._copy: asyncio.Task[None] | None = None
+        self._follower: Follower | None = None
 
     @property
     def port(self) -> int:
@@ -173,18 +178,26 @@ class StoreNode:
 
     async def _run_copy(self, membership: "Membership", directory: StoreDirectory, reserve: Reserve) -> None:
         await membership.join(self._threads.flush)
+        # A thread that reads the log must not hold up acknowledgements, which pass through several threads.
+        sys.setswitchinterval(COPIES_SWITCH_S)
         async with asyncio.TaskGroup() as group:
             group.create_task(membership.run())
             group.create_task(self._lead(membership, directory, reserve))
 
     async def _lead(self, membership: "Membership", directory: StoreDirectory, reserve: Reserve) -> None:
-        """Waits until this copy leads, then opens the store and serves."""
-        await membership.member.elected()
-        clock, settings = ShardClock(membership.clock), self._settings
+        """Follows until this copy leads; then opens the store and serves."""
         run = asyncio.get_running_loop().run_in_executor
-        # Heartbeats continue meanwhile.
-        orders = self._threads.orders
-        opened = await run(self._threads.checkpoint, lambda: open_store(directory, settings, clock, orders))
+
+        async def save(opened: OpenedStore) -> None:
+            registry = CollectorRegistry()
+            base = self._base(directory, reserve, Alone(), StoreMetrics(registry), registry)
+            parts = await run(self._threads.checkpoint, make_parts, base, opened)
+            await parts.checkpointer.write()
+
+        follower = self._follower = Follower(
+            directory, self._settings, membership.clock, self._threads.checkpoint, save
+        )
+        opened = await follower.follow(membership.log, membership.member)
         membership.member.attach(opened.store.log)
         self._committer = membership.committer
         parts = self._make(opened, directory, reserve)
@@ -195,26 +208,35 @@ class StoreNode:
         await asyncio.shield(self.loops)
 
     def _make(self, opened: OpenedStore, directory: StoreDirectory, reserve: Reserve) -> StoreParts:
-        settings = self._settings
         self._report = opened.report
         self._log_recovery(opened)
-        base = StoreBase(
-            settings,
+        base = self._base(directory, reserve, self._committer, self._metrics, self.registry)
+        parts = self._parts = make_parts(base, opened)
+        # Leases that recovery reopened are journaled.
+        parts.flusher.wake()
+        return parts
+
+    def _base(
+        self,
+        directory: StoreDirectory,
+        reserve: Reserve,
+        committer: Committer,
+        metrics: StoreMetrics,
+        registry: CollectorRegistry,
+    ) -> StoreBase:
+        return StoreBase(
+            self._settings,
             self._clock,
             self._disk,
-            self._metrics,
-            self.registry,
+            metrics,
+            registry,
             self._threads,
             directory,
             reserve,
             FileWorker(directory, self._threads.checkpoint),
             ScanTurns(),
-            self._committer,
+            committer,
         )
-        parts = self._parts = make_parts(base, opened)
-        # Leases that recovery reopened are journaled.
-        parts.flusher.wake()
-        return parts
 
     async def _open(self, parts: StoreParts, directory: StoreDirectory) -> None:
         """Starts the loops and serves."""
@@ -313,9 +335,10 @@ class StoreNode:
             raise _ended(group) from None
 
     async def stop(self) -> None:
-        """Stops in this order: NOT_SERVING, calls drained, everything flushed and committed, checkpoint, `abort`
-        removed, files closed. Thus everything answered is on disk and the next start finds a clean directory. If the
-        commit takes longer than `flush_stall_ms`, the next start recovers as after a crash. Does not wait for exports.
+        """Stops in this order: NOT_SERVING, calls drained, everything flushed and committed, leadership given away,
+        checkpoint, `abort` removed, files closed. Thus everything answered is on disk and the next start finds a clean
+        directory. If the commit takes longer than `flush_stall_ms`, the next start recovers as after a crash. Does not
+        wait for exports.
         """
         self._stopping = True
         parts, directory = self._parts, self._directory
@@ -335,6 +358,8 @@ class StoreNode:
         if self._membership is not None:
             await self._leave(self._membership)
         self._threads.shutdown()
+        if self._follower is not None:
+            self._follower.close()
         if parts:
             parts.store.lanes.close()
             parts.store.queues.shared.close()
@@ -362,6 +387,9 @@ class StoreNode:
             settled.cancel()
         loops.cancel()
         await asyncio.gather(loops, return_exceptions=True)
+        if self._membership is not None:
+            # Everything is committed, and the checkpoint may take longer than the next leader's opening.
+            await self._membership.hand_over()
         if parts.indexer:
             await parts.indexer.close()
         if await parts.checkpointer.write() and await _fold_topics(parts):

@@ -111,14 +111,13 @@ class Copy:
         self._drain()
 
     def attach(self, log: CommitLog) -> None:
-        """Replaces the object of the log by another one of the same files. No write may be under way.
+        """Replaces the object of the log by another one with the same segments. No write may be under way.
 
         Raises:
             ValueError: that log ends elsewhere.
         """
         if log.end != self.last.end:
             raise ValueError(f"the log ends at {log.end}, its last entry at {self.last.end}")
-        self._log.close()
         self._log, self._writer = log, Writer(log, self._file)
 
     @property

@@ -52,6 +52,8 @@ class Member:
         # Own entries that are not on the disk, or not committed.
         self._writing: deque[tuple[Entry, Done]] = deque()
         self._committing: deque[tuple[Entry, Done]] = deque()
+        # Entries before this position of the log are committed, and on this copy's disk.
+        self.committed_end = copy.entries[0].end
         self.status = copy.node.status()
 
     async def run(self, tick_ms: float) -> None:
@@ -70,12 +72,13 @@ class Member:
         finally:
             self._fail(NotLeader(0, self.status["term"]))
 
-    async def elected(self) -> None:
-        """Returns once this copy leads, and all entries before its term are committed and on its disk."""
-        await asyncio.shield(self._elected)
+    @property
+    def elected(self) -> Done:
+        """Done once this copy leads, and all entries before its term are committed and on its disk."""
+        return self._elected
 
     def attach(self, commit_log: CommitLog) -> None:
-        """Writes and reads the log by the object of the store that has opened it. Nothing may be under way."""
+        """Writes and reads the log by the object of the opened store. Nothing may be under way."""
         self._copy.attach(commit_log)
 
     async def hear(self, heard: Heard) -> None:
@@ -109,7 +112,7 @@ class Member:
         """Gives leadership to the member that has most of the log; returns when it is given, or after HAND_OVER_MS."""
         peers = [(match, number) for number, (match, _, active) in self.status["peers"].items() if active]
         peers = [peer for peer in peers if peer[1] in self._links]
-        if not self._leads or not peers:
+        if not self._leads or self._unseated.done() or not peers:
             return
         self._copy.transfer(max(peers)[1])
         self._work()
@@ -162,6 +165,7 @@ class Member:
         committed, copy.committed = copy.committed, []
         self.status = copy.node.status()
         for entry in committed:
+            self.committed_end = entry.end
             if self._committing and self._committing[0][0].index == entry.index:
                 own, done = self._committing.popleft()
                 if own.term == entry.term:

@@ -131,6 +131,12 @@ class Membership:
         return self._member
 
     @property
+    def log(self) -> CommitLog:
+        """The log that the copy writes."""
+        assert self._files is not None
+        return self._files.log
+
+    @property
     def committer(self) -> Copies:
         """The committer of the store that this copy's leader opens."""
         return Copies(self.member)

@@ -14,6 +14,7 @@ loop) computes a record's position; `write` and `flush` do the I/O, on the flush
 Source: RocketMQ 4.9.3 CommitLog, MappedFileQueue.
 """
 
+import copy
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -93,7 +94,8 @@ class CommitLog:
     @property
     def max_position(self) -> int:
         """End of the last file: all records are before it."""
-        return max((segment.end for segment in self._segments.values()), default=self.min_position)
+        # A list: another thread may add segments.
+        return max((segment.end for segment in list(self._segments.values())), default=self.min_position)
 
     @property
     def record_bytes_max(self) -> int:
@@ -109,6 +111,13 @@ class CommitLog:
         room = self.segment_bytes - position % self.segment_bytes
         return position if size + BLANK_BYTES <= room else position + room
 
+    def up_to(self, end: int) -> "CommitLog":
+        """The same files with another end, for a reader beside the writer of this object. Close only one of both."""
+        view = copy.copy(self)
+        view._spread = LastRead()
+        view.end = view.published_end = end
+        return view
+
     def segment_at(self, position: int) -> Segment | None:
         return self._segments.get(position - position % self.segment_bytes)
 
@@ -116,7 +125,8 @@ class CommitLog:
         """The segment that holds the position, or else the next one after it."""
         found = self.segment_at(position)
         if found is None:
-            found = min((s for s in self._segments.values() if s.base > position), key=lambda s: s.base, default=None)
+            later = [segment for segment in list(self._segments.values()) if segment.base > position]
+            found = min(later, key=lambda segment: segment.base, default=None)
         return found
 
     def write(self, runs: Iterable[tuple[int, list[Buffer]]]) -> list[Segment]:

@@ -20,25 +20,19 @@ from duetime_core.errors import StartupError
 from duetime_format import layout, record
 from duetime_format.changes import StateChanges
 from duetime_format.errors import DamagedBytes
-from duetime_format.lanes import TIMER_LANE_FIRST, TIMER_LANES_MAX, is_timer_lane, lane_of, level_of, queue_of
-from duetime_format.names import CANCELLED_TOPIC, HALF_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
-from duetime_format.units import FILLER_SIZE, Ints, Units, dues_of
+from duetime_format.lanes import is_timer_lane, lane_of, level_of
+from duetime_format.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from duetime_format.units import FILLER_SIZE, Ints, Units
 from duetime_shard import topics as topic_lines
 from duetime_shard.batches import Span, TornBatch, scan_whole
-from duetime_shard.brokers import timers as brokertimers
 from duetime_shard.disk import LocalFiles
 from duetime_shard.history import LevelHistory
 from duetime_shard.walk import item_end, scan_runs
 
 from duetime_store.files import configs, kept
 from duetime_store.files.adopting import adopt_own
-from duetime_store.files.directory import StoreDirectory, save_handover, save_history
+from duetime_store.files.directory import StoreDirectory, save_history
 from duetime_store.lanes.alarm import ShardClock
-from duetime_store.lanes.levellane import LevelLane
-from duetime_store.lanes.order.order import LaneOrder
-from duetime_store.lanes.timerlane import NOTHING, TimerLane
-from duetime_store.lanes.timerorder import Reach
-from duetime_store.lanes.timerrows import RowReader
 from duetime_store.log import idfile
 from duetime_store.log.commitlog import CommitLog, missing_text
 from duetime_store.log.recent import RecentIds
@@ -53,6 +47,7 @@ from duetime_store.recovery.checkpoint import Checkpoint
 from duetime_store.recovery.counting import load_counts, make_ledger
 from duetime_store.recovery.halfloading import load_transactions
 from duetime_store.recovery.halfmoving import move_halves
+from duetime_store.recovery.lanemaking import make_levels, make_timers
 from duetime_store.recovery.promised import keep_promises
 from duetime_store.recovery.queueloading import QueueLoader
 from duetime_store.recovery.replay import LogDamage, LogReplay
@@ -116,24 +111,44 @@ def open_store(directory: StoreDirectory, settings: StoreSettings, clock: ShardC
     started = time.perf_counter()
     try:
         adopt_own(directory.disk, directory.root)
-        recovery = _Recovery(directory, settings, clock, orders)
-        opened = recovery.run()
+        recovery = Recovery(directory, settings, clock, orders)
+        recovery.read_all(recovery.begin())
+        opened = recovery.finish()
     except OSError as error:
         raise StartupError(f"can't open {directory.root}: {error.strerror}: {error.filename}") from error
     opened.report.took_ms = int((time.perf_counter() - started) * 1000)
     return opened
 
 
-class _Recovery:
-    def __init__(self, directory: StoreDirectory, settings: StoreSettings, clock: ShardClock, orders: Executor) -> None:
+class Recovery:
+    """An opening of a directory in three steps: `begin`, reading the log, `finish`.
+
+    A start reads to the end that it finds (`read_all`). A copy that follows knows the end of its committed entries, and
+    reads up to it again and again (`read_to`).
+    """
+
+    def __init__(
+        self,
+        directory: StoreDirectory,
+        settings: StoreSettings,
+        clock: ShardClock,
+        orders: Executor,
+        commit_log: CommitLog | None = None,
+    ) -> None:
+        """`commit_log`: of a copy, which has no broker's half messages and no promises; by default the directory's.
+
+        Raises:
+            StartupError: as `open_store`.
+        """
         self._directory = directory
         self._settings = settings
         self._clock = clock
         self._orders = orders
         self._levels = settings.levels
         self._accept_missing = settings.accept_missing_segments
+        self._follows = commit_log is not None
         self._report = RecoveryReport(clean=not directory.was_aborted)
-        self._log = CommitLog(
+        self._log = commit_log or CommitLog(
             directory.disk, directory.commit_log, settings.segment_bytes, accept_missing=self._accept_missing
         )
         self._slots = self._read_points()
@@ -152,17 +167,35 @@ class _Recovery:
         if not (self._points and configs.load(directory.config, configs.TOPICS).is_ours):
             self._replay.known_topics = frozenset(counts)
         self._ledger = make_ledger(directory, self._log, clock.now_ms())
+        self._point: Checkpoint | None = None
+        # The entry after the last one at the checkpoint, by lane; the half message after the last one.
+        self._lane_firsts: dict[int, int] = {}
+        self._half_first = 0
 
-    def run(self) -> OpenedStore:
+    def begin(self) -> int:
+        """Loads the newest checkpoint that counts. Returns the position from which the log has to be read."""
         self._check_end()
-        offsets = configs.delay_offsets(self._config(configs.DELAY_OFFSETS))
-        point = self._trusted()
-        ends = self._lane_ends()
+        point = self._point = self._trusted()
+        self._lane_firsts = self._lane_ends()
         halves = self._queues.known(HALF_TOPIC.encode(), 0)
-        half_end = halves.next_offset if halves else 0
-        self._read_log(point)
-        if self._history.current != self._levels:
+        self._half_first = halves.next_offset if halves else 0
+        start = point.position if point else self._log.min_position
+        scan_start = self._load_ids(point) if point else start
+        self._report.from_position = start
+        self._replay.before_ms = point.stored_at_ms if point else 0
+        for item in scan_runs(self._log, scan_start, start):
+            self._replay.remember(item)
+        return start
+
+    def finish(self, *, serves: bool = True) -> OpenedStore:
+        """The store as of the end of the log that was read. `serves`: it will write records."""
+        point, half_end = self._point, self._half_first
+        for queue in self._queues.all():
+            queue.publish_all()
+        self._clock.seen(max(self._replay.stored_at_ms, point.now_ms if point else 0))
+        if serves and self._history.current != self._levels:
             self._history = self._history.changed(self._log.end, self._clock.now_ms(), self._levels)
+        settings = self._settings
         store = Store(
             self._log,
             self._queues,
@@ -174,10 +207,11 @@ class _Recovery:
         )
         store.published_at_ms = max(self._replay.stored_at_ms, point.stored_at_ms if point else 0)
         store.recovered_from = self._report.from_position
-        self._make_levels(store, point, offsets)
-        self._make_timers(store, point)
-        load_counts(store.ledger, self._directory.root, point, ends, self._replay.ends, store.lanes)
-        settings = self._settings
+        replayed = self._replay.ends
+        offsets = configs.delay_offsets(self._config(configs.DELAY_OFFSETS))
+        make_levels(store, self._levels, point, offsets, replayed)
+        make_timers(store, self._directory, settings, self._orders, point, replayed)
+        load_counts(store.ledger, self._directory.root, point, self._lane_firsts, replayed, store.lanes)
         table = OpenTransactions(checks_max=settings.transaction_checks_max, transactions_max=settings.transactions_max)
         load_transactions(
             store,
@@ -188,8 +222,10 @@ class _Recovery:
             table,
             self._settings.transaction_timeout_ms,
         )
-        move_halves(store, self._directory, table, settings.transaction_timeout_ms)
-        self._report.promised = keep_promises(store, self._replay.plans)
+        if not self._follows:
+            # Both append to the log.
+            move_halves(store, self._directory, table, settings.transaction_timeout_ms)
+            self._report.promised = keep_promises(store, self._replay.plans)
         self._queues.count_units()
         save_history(self._history, self._directory.disk, self._directory.config, self._settings.shard)
         report, replay = self._report, self._replay
@@ -324,15 +360,9 @@ class _Recovery:
             queue.reset(queue.min_offset if self._log.min_position else 0)
         return None
 
-    def _read_log(self, point: Checkpoint | None) -> None:
-        start = point.position if point else self._log.min_position
-        scan_start = self._load_ids(point) if point else start
-        self._report.from_position = start
-        replay = self._replay
-        replay.before_ms = point.stored_at_ms if point else 0
-        for item in scan_runs(self._log, scan_start, start):
-            replay.remember(item)
-        cut: list[Span] = []
+    def read_all(self, start: int) -> None:
+        """Reads the log from `start` to its end, and cuts it after its last whole record."""
+        replay, cut = self._replay, list[Span]()
         for item in scan_whole(self._log, start, start, cut):
             replay.replay(item)
             if isinstance(item, TornBatch):
@@ -344,10 +374,19 @@ class _Recovery:
         end = max([self._keep_damaged_tail(end, cut), *(gap_end for _, gap_end in self._log.missing)])
         for queue in self._queues.all():
             queue.publish_all()
-        self._clock.seen(max(replay.stored_at_ms, point.now_ms if point else 0))
         self._cut(end)
         # The log may be in the page cache only, from a process that was killed; from now on it counts as durable.
         self._log.flush_from(start)
+
+    def read_to(self, start: int, end: int) -> None:
+        """Reads records that are whole and durable, from `start`, the end of the last read, to `end`."""
+        for item in scan_runs(self._log, start, end):
+            self._replay.replay(item)
+        self._log.end = end
+
+    def close(self) -> None:
+        """Closes its files. Not after `finish`: the store has them."""
+        self._queues.shared.close()
 
     def _load_ids(self, point: Checkpoint) -> int:
         """Loads the window of ids as of the checkpoint. Returns the log position from which to read missing ids."""
@@ -415,56 +454,6 @@ class _Recovery:
         flush = self._queues.shared.capture()
         flush.run()
         self._queues.shared.done(flush, failed=False)
-
-    def _make_timers(self, store: Store, point: Checkpoint | None) -> None:
-        """Makes one lane for each queue that exists or that new messages go to."""
-        existing = [queue.queue for queue in self._queues.all() if queue.topic == TIMER_TOPIC]
-        count = max([self._settings.timer_lanes, *(queue + 1 for queue in existing)])
-        places = dict(enumerate((point.places or ()) if point else ()))
-        handover = brokertimers.handover_at(LocalFiles(self._directory.root), self._log.end)
-        is_taken_over = handover is not None and handover.position > 0
-        reach = Reach(point.position if point and not is_taken_over else None, self._log.end)
-        rows = RowReader(self._log, self._ledger.numbers)
-        for number in range(min(count, TIMER_LANES_MAX)):
-            known = self._queues.known(TIMER_TOPIC.encode(), number)
-            queue = known or self._queues.add(TIMER_TOPIC, number, counted=False)
-            folder = self._directory.timers / str(number)
-            order = LaneOrder(self._directory.disk, folder, self._ledger.numbers, self._orders)
-            lane = TimerLane(TIMER_LANE_FIRST + number, queue, order, self._log, self._clock, rows)
-            ends = self._replay.ends.ends(lane.number)
-            if is_taken_over or number not in places:
-                ends.add_ended(*self._ended_by_broker(queue))
-            lane.recover(places.get(number, NOTHING), ends, reach)
-            store.lanes.add(lane)
-        if handover:
-            save_handover(handover, self._directory.disk, self._directory.config)
-
-    def _ended_by_broker(self, queue: ConsumeQueue) -> tuple[Ints, Ints]:
-        """Entries that are not pending according to a broker's files, if there are any, and their due times."""
-        files, offsets = LocalFiles(self._directory.root), np.arange(queue.min_offset, queue.max_offset)
-        units = queue.read_at(offsets)
-        pending = brokertimers.pending(files, offsets, units, self._log.read, queue=queue.queue)
-        gone = np.zeros(len(offsets), np.bool_) if pending is None else ~np.isin(offsets, pending)
-        return offsets[gone], dues_of(units["tags"][gone])
-
-    def _make_levels(self, store: Store, point: Checkpoint | None, offsets: dict[int, int]) -> None:
-        existing = [level_of(queue.queue) for queue in self._queues.all() if queue.topic == SCHEDULE_TOPIC]
-        self._queues.counts.grow(SCHEDULE_TOPIC, max([18, self._levels.highest, *existing]))
-        self._queues.counts.grow(QUARANTINE_TOPIC, 1)
-        watermarks = dict(enumerate(point.watermarks, 1)) if point else {}
-        # Without either, nothing was ever cancelled or replaced here.
-        endings = [queue for queue in self._queues.all() if queue.topic in (CANCELLED_TOPIC, TIMER_TOPIC)]
-        may_have_ended = any(queue.max_offset for queue in endings)
-        for level in range(1, max([self._levels.highest, *existing]) + 1):
-            queue = self._queues.get_bytes(SCHEDULE_TOPIC.encode(), queue_of(level))
-            lane = LevelLane(level, queue, store.history)
-            lane.recover(
-                watermarks.get(level, 0),
-                offsets.get(level, 0),
-                self._replay.ends.ends(level),
-                may_have_ended=may_have_ended,
-            )
-            store.lanes.add(lane)
 
 
 def _ends(units: Units) -> Ints:

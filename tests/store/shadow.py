@@ -1,0 +1,160 @@
+"""A copy that follows a life's shard: its log gets the committed bytes, and its store is read from them, step by step.
+
+At any commit that store has to equal one that is opened from the log alone.
+"""
+
+import asyncio
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+from duetime_core.clock import Clock
+from duetime_format.lanes import LanePlace, lane_of
+from duetime_store.files.directory import StoreDirectory
+from duetime_store.files.disk import Disk
+from duetime_store.files.reserve import Reserve
+from duetime_store.files.worker import FileWorker
+from duetime_store.groups import snapshot
+from duetime_store.lanes.alarm import ShardClock
+from duetime_store.log.commitlog import CommitLog
+from duetime_store.metrics import StoreMetrics
+from duetime_store.parts import FileThreads, StoreBase, StoreParts, make_parts
+from duetime_store.reading.turns import ScanTurns
+from duetime_store.recovery.following import Follower
+from duetime_store.recovery.recovery import OpenedStore, open_store
+from duetime_store.settings import StoreSettings
+from duetime_store.writing.committing import Alone, Committer
+from duetime_store.writing.store import Store
+from prometheus_client import CollectorRegistry
+
+from tests.store.counted import cells
+from tests.store.here import Here
+from tests.store.life import Life
+
+
+class Shadow:
+    """See the module. `saved`: checkpoints that it wrote."""
+
+    def __init__(self, root: Path, settings: StoreSettings, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+        self.settings = settings.model_copy(update={"data_dir": root})
+        self.clock, self.loop, self.saved = clock, loop, 0
+        self.directory = StoreDirectory(root)
+        self.log = CommitLog(Disk(), self.directory.commit_log, settings.segment_bytes)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.follower = Follower(self.directory, self.settings, self.clock, Here(), self._save)
+
+    def _parts(self, directory: StoreDirectory, opened: OpenedStore) -> StoreParts:
+        registry, disk = CollectorRegistry(), directory.disk
+        reserve, worker = Reserve(disk, directory.root, 0), FileWorker(directory, Here())
+        threads = FileThreads(Here(), Here(), Here(), Here())  # type: ignore[arg-type]
+        base = StoreBase(
+            *(self.settings, self.clock, disk, StoreMetrics(registry), registry),
+            *(threads, directory, reserve, worker, ScanTurns(), Alone()),
+        )
+        return make_parts(base, opened)
+
+    async def _save(self, opened: OpenedStore) -> None:
+        self.saved += await self._parts(self.directory, opened).checkpointer.write()
+
+    def follow(self, leader: Store) -> None:
+        """Takes all that is committed since the last call."""
+        end, size = leader.durable_end, self.log.segment_bytes
+        while self.log.end < end:
+            position = self.log.end
+            data = leader.log.read(position, min(end - position, size - position % size))
+            self.log.write([(position, [data])])
+        self.loop.run_until_complete(self.follower.step(self.log, end))
+
+    def compare(self, folder: Path) -> None:
+        """The store up to here equals that of a start from the log alone. Then the copy starts again."""
+        opened = self.loop.run_until_complete(self.follower.open(self.log, self.log.end))
+        own = state_of(opened, self._parts(self.directory, opened))
+        opened.store.lanes.close()
+        opened.store.queues.shared.close()
+        self.follower.close()
+        self._begin()
+        shutil.copytree(self.directory.commit_log, folder / "commitlog")
+        directory = StoreDirectory(folder)
+        started = open_store(directory, self.settings, ShardClock(self.clock), Here())
+        expected = state_of(started, self._parts(directory, started))
+        for closed in (started.store.lanes, started.store.queues.shared, started.store.log, directory):
+            closed.close()
+        shutil.rmtree(folder)
+        for part, wanted in expected.items():
+            assert own[part] == wanted, part
+
+    def close(self) -> None:
+        self.follower.close()
+        self.log.close()
+        self.directory.close()
+
+
+def state_of(opened: OpenedStore, parts: StoreParts) -> dict[str, Any]:
+    """The parts of a store's state that a caller can notice."""
+    store, groups = opened.store, snapshot.capture(parts.groups.progress, parts.groups.gone, 0)
+    queues = [queue for queue in store.queues.all() if queue.max_offset and not lane_of(queue.topic, queue.queue)]
+    receiving = {place.key.group for place, _, _ in groups.places}
+    ids = store.recent.between(0, store.published_end)
+    open_halves = opened.transactions.snapshot().rows()
+    return {
+        "end": (store.published_end, store.published_at_ms, store.queues.unit_count),
+        "queues": {
+            (queue.topic, queue.queue): (queue.min_offset, queue.read(0, queue.max_offset).tolist()) for queue in queues
+        },
+        "topics": dict(store.queues.counts),
+        "lanes": {
+            lane.number: (
+                lane.queue.max_offset,
+                lane.watermark,
+                lane.pending_count,
+                [column.tolist() for column in lane.scan(LanePlace(-1, -1), 1 << 62, 1 << 30)[:2]],
+            )
+            for lane in store.lanes
+        },
+        "counts": cells(store),
+        "ids": (ids.hashes.tolist(), ids.positions.tolist()),
+        "halves": sorted(zip(open_halves.offsets.tolist(), open_halves.checks.tolist(), strict=True)),
+        "places": {
+            place.key: (frontier, {offset: _hold(hold) for offset, hold in entries.items()})
+            for place, frontier, entries in groups.places
+        },
+        "gone": (groups.gone, groups.last_lease_id),
+        # A checkpoint adds those of groups that receive, for brokers.
+        "offsets": sorted(one for one in parts.offsets.all() if one[0] not in receiving),
+        "settings": [str(one) for one in parts.subscription_groups.list()],
+        "deletions": store.queues.deletions.all(),
+    }
+
+
+def _hold(hold: snapshot.Hold) -> tuple[object, ...]:
+    return hold.state, hold.lease and hold.lease.id, hold.attempt, hold.until_ms, hold.expired, hold.history
+
+
+def run_life(kind: type[Life], root: Path, seed: int, steps: int) -> int:
+    """A life with a copy that follows. Returns the number of its checkpoints."""
+
+    class LeaderLife(kind):  # type: ignore[misc,valid-type]
+        def new_committer(self) -> Committer:
+            committer: Committer = super().new_committer()
+            committer.keeps_promises = False
+            return committer
+
+    dice = random.Random(seed)
+    life = LeaderLife(root / "leader", random.Random(seed + 1), mode="delayed")
+    settings = life.settings.model_copy(update={"checkpoint_ms": 0, "checkpoint_bytes": 20_000})
+    shadow = Shadow(root / "copy", settings, life.clock, life.loop)
+    try:
+        for number in range(steps):
+            life.random_step()
+            if dice.random() < 0.7:
+                shadow.follow(life.store)
+            if number % 25 == 24:
+                shadow.follow(life.store)
+                shadow.compare(root / "start")
+        return shadow.saved
+    finally:
+        shadow.close()
+        life.close()
