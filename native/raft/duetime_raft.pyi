@@ -85,6 +85,13 @@ def entries(message: bytes) -> list[Entry]:
         MessageRejected: no message of Raft.
     """
 
+def context(data: bytes) -> bytes:
+    """The caller's bytes in the data of a change of members; empty in one of Raft's own.
+
+    Raises:
+        MessageRejected: no change of members.
+    """
+
 class Node:
     """One member of a group.
 
@@ -130,8 +137,12 @@ class Node:
             NotLeader, ProposalDropped
         """
 
-    def propose_conf(self, changes: Sequence[tuple[int, Literal["voter", "learner", "removed"]]]) -> tuple[int, int]:
+    def propose_conf(
+        self, changes: Sequence[tuple[int, Literal["voter", "learner", "removed"]]], context: bytes = b""
+    ) -> tuple[int, int]:
         """Appends a change of members; more than one at once is a joint change, which ends by itself.
+
+        `context`: bytes of the caller, which travel with the change.
 
         Raises:
             NotLeader

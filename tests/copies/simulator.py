@@ -19,6 +19,7 @@ from duetime_core.errors import StartupError
 from duetime_format.record import Record, encode
 from duetime_store.copies.copy import Copy, DamagedLog, repaired
 from duetime_store.copies.entries import Entry
+from duetime_store.copies.roster import Roster
 from duetime_store.copies.scanning import Damage
 from duetime_store.copies.statefile import RaftState, StateFile
 from duetime_store.copies.writes import Sending, Write
@@ -94,7 +95,7 @@ class Machine:
         self.is_up, self.busy, self.waiting, self.damage = True, None, {}, None
         try:
             self.log = CommitLog(self.disk, self.root / "commitlog", SEGMENT_BYTES)
-            new = RaftState(GROUP, self.number, self.group.voters)
+            new = RaftState(GROUP, self.number, Roster(self.group.voters))
             self.file = StateFile(self.disk, self.root, new)
             self._open()
         except PowerCut:

@@ -14,7 +14,7 @@ Wrong = Callable[[FakeClock, random.Random], None]
 
 def group_of(leader: FakeClock, *others: FakeClock) -> GroupClock:
     """The leader's clock, with a reading of each other one."""
-    clock = GroupClock(leader, 1 + len(others))
+    clock = GroupClock(leader, range(1, 2 + len(others)))
     hear(clock, *others)
     return clock
 
@@ -38,7 +38,7 @@ def test_time_stands_still_without_readings_of_a_majority() -> None:
 
 def test_of_two_readings_the_lower_one_counts() -> None:
     leader, other = FakeClock(), FakeClock()
-    clock = GroupClock(leader, 3)
+    clock = GroupClock(leader, (1, 2, 3))
     for off_ms in (500, -1_000):
         other.step_wall(off_ms)
         hear(clock, other)
@@ -64,10 +64,10 @@ def test_nothing_is_early_under_any_leader_with_one_wrong_clock(wrong: Wrong, se
     assert not early_moments(wrong, seed, GroupClock)
 
 
-def early_moments(wrong: Wrong, seed: int, make: Callable[[FakeClock, int], GroupClock]) -> int:
+def early_moments(wrong: Wrong, seed: int, make: Callable[[FakeClock, range], GroupClock]) -> int:
     """How often a shard's time was ahead of the true one."""
     dice, machines = random.Random(seed), [FakeClock() for _ in range(3)]
-    clocks = [make(machine, 3) for machine in machines]
+    clocks = [make(machine, range(3)) for machine in machines]
     bad, early, floor_ms = dice.choice(machines), 0, 0
     true_ms = machines[0].now_ms()
     for _ in range(200):

@@ -8,6 +8,7 @@ import pytest
 from duetime_core.errors import StartupError
 from duetime_format.marks import GROUP, MEMBERS, OWN
 from duetime_format.record import Record, encode
+from duetime_store.copies.roster import Newcomer, Roster
 from duetime_store.copies.statefile import RaftState, StateFile
 from duetime_store.files.disk import Disk
 from duetime_store.log.commitlog import CommitLog
@@ -23,7 +24,7 @@ class Host:
 
     def __init__(self, root: Path, number: int, *voters: int) -> None:
         root.mkdir(exist_ok=True)
-        self.root, self.state = root, RaftState(7, number, voters)
+        self.root, self.state = root, RaftState(7, number, Roster(voters))
         self.open()
 
     def open(self) -> None:
@@ -73,8 +74,10 @@ def exchange(hosts: dict[int, Host], *silent: int) -> None:
         if not sendings:
             return
         for sender, each in sendings:
-            if sender not in silent and each.to not in silent:
-                assert hosts[each.to].copy.receive(each.message, each.payload)
+            if sender not in silent and each.to not in silent and each.to in hosts:
+                receiver = hosts[each.to].copy
+                # The core knows no removed member.
+                assert receiver.receive(each.message, each.payload) or receiver.roster.is_removed(sender)
 
 
 def elect(hosts: dict[int, Host], number: int, *silent: int) -> None:
@@ -175,6 +178,31 @@ def test_change_of_members_is_a_mark_and_survives_a_restart(tmp_path: Path) -> N
     host.close()
 
 
+def test_committed_change_of_members_is_in_the_state_file(hosts: dict[int, Host]) -> None:
+    """A restart that forgot it would count votes by the members before it."""
+    elect(hosts, 1)
+    hosts[1].copy.change_members([(4, "learner")], Newcomer(4, "10.0.0.4:9821"))
+    exchange(hosts)
+    for host in hosts.values():
+        assert host.copy.roster.learners == (4,)
+        assert host.copy.roster.addresses[4] == "10.0.0.4:9821"
+        assert host.file.state.commit == 2
+        host.close()
+        host.open()
+        assert host.copy.node.status()["members"]["learners"] == [4]
+
+
+def test_joint_change_replaces_a_voter(hosts: dict[int, Host], tmp_path: Path) -> None:
+    elect(hosts, 1)
+    hosts[1].copy.change_members([(2, "removed"), (4, "voter")])
+    hosts[4] = Host(tmp_path / "4", 4, 1, 2, 3)
+    exchange(hosts)
+    rosters = [hosts[number].copy.roster for number in (1, 3, 4)]
+    assert [(each.voters, bool(each.voters_outgoing), each.is_removed(2)) for each in rosters] == [
+        ((1, 3, 4), False, True)
+    ] * 3
+
+
 def test_lost_state_does_not_vote_twice_in_the_terms_of_the_log(hosts: dict[int, Host]) -> None:
     """The newer slot is damaged, and the log has an entry of its term: the copy counts as its own voter there."""
     elect(hosts, 1)
@@ -194,6 +222,6 @@ def test_directory_of_another_group_is_refused(tmp_path: Path) -> None:
     Host(tmp_path / "one", 1, 1).close()
     host = Host(tmp_path / "two", 1, 1)
     host.close()
-    host.root, host.state = tmp_path / "one", RaftState(8, 1, (1,))
+    host.root, host.state = tmp_path / "one", RaftState(8, 1, Roster((1,)))
     with pytest.raises(StartupError, match="belongs to copy 1 of group 7"):
         host.open()

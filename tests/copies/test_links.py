@@ -16,12 +16,21 @@ from tests.twins import native
 native("duetime_raft")
 
 from duetime_store.copies import links  # noqa: E402  after the check for the wheel
-from duetime_store.copies.links import CopiesService, Heard, Identity, PeerLink, fetch  # noqa: E402
+from duetime_store.copies.links import (  # noqa: E402
+    CopiesService,
+    Heard,
+    Identity,
+    PeerLink,
+    RemovedCopy,
+    fetch,
+)
+from duetime_store.copies.roster import Roster  # noqa: E402
 from duetime_store.copies.scanning import Damage  # noqa: E402
 from duetime_store.copies.writes import Sending  # noqa: E402
 
-OWN = Identity.of(7, 1, frozenset({1, 2, 3}))
-OTHER = Identity.of(7, 2, frozenset({1, 2, 3}))
+OWN = Identity.of(7, 1)
+ROSTER = Roster((1, 2, 3), highest=3)
+OTHER = Identity.of(7, 2)
 DEADLINE_S = 60
 LOG = bytes(range(250)) * 40
 
@@ -31,6 +40,7 @@ class Receiver:
 
     def __init__(self) -> None:
         self.heard: asyncio.Queue[Heard] = asyncio.Queue()
+        self.roster = ROSTER
         self.address = ""
 
     def read(self, damage: Damage) -> bytes:
@@ -57,7 +67,9 @@ class Receiver:
 async def receiver() -> AsyncIterator[Receiver]:
     found = Receiver()
     server = Server([links.SERVICE_NAME], 16)
-    copies_pb2_grpc.add_CopiesServicer_to_server(CopiesService(OTHER, found.heard.put, found.read), server.grpc)
+    copies_pb2_grpc.add_CopiesServicer_to_server(
+        CopiesService(OTHER, lambda: found.roster, found.heard.put, found.read), server.grpc
+    )
     await server.start("127.0.0.1", 0)
     found.address = f"127.0.0.1:{server.port}"
     yield found
@@ -132,6 +144,19 @@ async def test_second_process_with_a_number_is_refused_while_the_first_is_connec
             other.send(Sending(2, b"second"))
             await asyncio.sleep(0.01)
         assert (await receiver.next()).message == b"second"
+
+
+async def test_removed_copy_is_cut_off_and_ends(receiver: Receiver) -> None:
+    link = PeerLink(OWN, 2, receiver.address, NO_CREDENTIALS, SystemClock(), lambda number: None)
+    task = asyncio.create_task(link.run())
+    link.send(Sending(2, b"first"))
+    await receiver.next()
+    receiver.roster = Roster((2, 3), highest=3)
+    link.send(Sending(2, b"second"))
+    async with asyncio.timeout(DEADLINE_S):
+        with pytest.raises(RemovedCopy, match="copy 1 was removed from its group"):
+            await task
+    assert receiver.heard.empty()
 
 
 async def refused(link: PeerLink, text: str) -> None:

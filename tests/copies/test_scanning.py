@@ -8,6 +8,7 @@ from duetime_core.errors import StartupError
 from duetime_format.marks import GROUP, OWN
 from duetime_format.record import Record, encode
 from duetime_store.copies.entries import Entry, made
+from duetime_store.copies.roster import Roster
 from duetime_store.copies.scanning import Damage
 from duetime_store.copies.statefile import RaftState, StateFile
 from duetime_store.copies.writes import Writer
@@ -30,7 +31,7 @@ class Files:
         root.mkdir(exist_ok=True)
         self.root = root
         self.log = CommitLog(Disk(), root / "commitlog", SEGMENT_BYTES)
-        self.file = StateFile(Disk(), root, RaftState(ID, 1, (1, 2, 3)))
+        self.file = StateFile(Disk(), root, RaftState(ID, 1, Roster((1, 2, 3))))
         self.last = Entry(0, 0, OWN, 0, 0, 0)
         self.entries: list[Entry] = []
 
@@ -181,7 +182,7 @@ def test_interrupted_cut_is_finished(files: Files) -> None:
     files.change(end, bytes(700))
     with pytest.raises(DamagedLog):
         files.found()
-    files.file.write(RaftState(ID, 1, (1, 2, 3), term=2, cut=end))
+    files.file.write(RaftState(ID, 1, Roster((1, 2, 3)), term=2, cut=end))
     assert files.found() == files.entries[:1]
     assert not files.file.state.is_cutting
     assert files.log.read(end, 3_000).strip(b"\0") == b""

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 from duetime_core.errors import StartupError
+from duetime_store.copies.roster import Roster
 from duetime_store.copies.statefile import FILE, RaftState, StateFile
 from duetime_store.files.disk import Disk
 
 from tests.power_disk import PowerCut, PowerDisk, Unlucky
 
-NEW = RaftState(group=7, id=2, voters=(1, 2, 3))
+NEW = RaftState(group=7, id=2, roster=Roster((1, 2, 3)))
 
 
 def read(folder: Path) -> RaftState:

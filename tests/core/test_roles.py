@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 from duetime.cli.certs import CALLERS, SERVERS
-from duetime.v1 import copies_pb2, externalscaler_pb2, gateway_pb2, retry_pb2, scheduler_pb2, store_pb2
+from duetime.v1 import copies_pb2, externalscaler_pb2, gateway_pb2, members_pb2, retry_pb2, scheduler_pb2, store_pb2
 from duetime_core.access.callers import ROLES, Callers, Role, role_of, roles_for
 from duetime_core.rpc.channels import make_channel
 from duetime_core.rpc.serving import Server
@@ -19,14 +19,14 @@ from tests.certified import Certified, credentials_of
 
 pytestmark = fronts.both
 
-FILES = (copies_pb2, store_pb2, scheduler_pb2, retry_pb2, gateway_pb2, externalscaler_pb2)
+FILES = (copies_pb2, members_pb2, store_pb2, scheduler_pb2, retry_pb2, gateway_pb2, externalscaler_pb2)
 METHODS: dict[str, MethodDescriptor] = {
     f"{service.full_name}/{method.name}": method
     for file in FILES
     for service in file.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 }
-INNER = ("duetime.v1.Store", "duetime.v1.Copies", "duetime.v1.Scheduler", "duetime.v1.Retry")
+INNER = ("duetime.v1.Store", "duetime.v1.Copies", "duetime.v1.Members", "duetime.v1.Scheduler", "duetime.v1.Retry")
 GATEWAY, SCHEDULER, RETRY, SPARK, OPERATOR = "gateway", "scheduler", "retry", "spark", "operator"
 # Roles by method of the inner services, written down independently of the core's own table.
 EXPECTED: dict[str, tuple[str, ...]] = {
@@ -52,6 +52,7 @@ EXPECTED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("Describe", "ListLanes"), (GATEWAY, SCHEDULER, OPERATOR)),
     **dict.fromkeys(("ListFiles", "Export"), (GATEWAY, SPARK, OPERATOR)),
     **dict.fromkeys(("Carry", "Fetch"), ("store",)),
+    **dict.fromkeys(("DescribeMembers", "TransferLeadership"), (OPERATOR,)),
     **dict.fromkeys(("ListLaneLeases", "PauseLane", "ResumeLane"), (OPERATOR,)),
 }
 REFUSED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)

@@ -65,7 +65,10 @@ UNCERTIFIED = frozenset({_GATEWAY, _ROCKETMQ, "grpc.health.v1.Health", "grpc.ref
 # Callers by service. Services not listed are for the cluster.
 TABLE: Mapping[str, MethodCallers] = {
     **dict.fromkeys((*UNCERTIFIED, _SCALER), MethodCallers.ANYBODY),
-    **dict.fromkeys((_STORE, "duetime.v1.Copies", "duetime.v1.Scheduler", "duetime.v1.Retry"), MethodCallers.CLUSTER),
+    **dict.fromkeys(
+        (_STORE, "duetime.v1.Copies", "duetime.v1.Members", "duetime.v1.Scheduler", "duetime.v1.Retry"),
+        MethodCallers.CLUSTER,
+    ),
 }
 
 
@@ -95,6 +98,7 @@ ROLES: Mapping[str, frozenset[Role]] = {
     **_each(_STORE, "Describe ListLanes", Role.GATEWAY, Role.SCHEDULER, Role.OPERATOR),
     **_each(_STORE, _FILES, Role.GATEWAY, Role.SPARK, Role.OPERATOR),
     **_each("duetime.v1.Copies", "Carry Fetch", Role.STORE),
+    **_each("duetime.v1.Members", "DescribeMembers TransferLeadership", Role.OPERATOR),
     **_each("duetime.v1.Scheduler", "ListLaneLeases PauseLane ResumeLane", Role.OPERATOR),
     **_each("duetime.v1.Retry", "SendBack Nack ListDeadLetters", Role.GATEWAY),
     **_each("duetime.v1.Retry", "RedriveDeadLetters DiscardDeadLetters", Role.GATEWAY),

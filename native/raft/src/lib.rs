@@ -81,6 +81,14 @@ fn entries<'py>(py: Python<'py>, message: &[u8]) -> PyResult<Vec<Row<'py>>> {
     Ok(rows(py, &decode(message)?.entries))
 }
 
+/// The caller's bytes in a change of members; none in one of Raft's own.
+#[pyfunction]
+fn context<'py>(py: Python<'py>, data: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+    let change = ConfChangeV2::decode(data)
+        .map_err(|error| MessageRejected::new_err(format!("not a change of members: {error}")))?;
+    Ok(PyBytes::new(py, &change.context))
+}
+
 fn error(failure: raft::Error) -> PyErr {
     match failure {
         raft::Error::ProposalDropped => ProposalDropped::new_err("the leader takes no proposal now"),
@@ -238,10 +246,11 @@ impl Node {
         })
     }
 
-    fn propose_conf(&mut self, changes: Vec<(u64, String)>) -> PyResult<(u64, u64)> {
+    #[pyo3(signature = (changes, context=Vec::new()))]
+    fn propose_conf(&mut self, changes: Vec<(u64, String)>, context: Vec<u8>) -> PyResult<(u64, u64)> {
         self.run(|node| {
             node.lead()?;
-            let mut change = ConfChangeV2::default();
+            let mut change = ConfChangeV2 { context, ..ConfChangeV2::default() };
             for (id, kind) in changes {
                 let mut single = ConfChangeSingle { node_id: id, ..ConfChangeSingle::default() };
                 single.set_change_type(match kind.as_str() {
@@ -423,6 +432,7 @@ impl Node {
 fn duetime_raft(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Node>()?;
     module.add_function(wrap_pyfunction!(entries, module)?)?;
+    module.add_function(wrap_pyfunction!(context, module)?)?;
     let py = module.py();
     module.add("RaftError", py.get_type::<RaftError>())?;
     module.add("NotLeader", py.get_type::<NotLeader>())?;

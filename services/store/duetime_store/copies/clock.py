@@ -6,6 +6,8 @@ A reading is never ahead of its member's clock, since the way took time. With an
 of the middle two counts. Without readings of a majority the time stands still: nothing falls due.
 """
 
+from collections.abc import Collection
+
 from duetime_core.clock import Clock, DerivedClock
 
 # Age at which a reading no longer counts.
@@ -17,12 +19,17 @@ STILL_CHECK_MS = 50.0
 class GroupClock(DerivedClock):
     """The wall clock of the group; all other functions are those of the member's own clock."""
 
-    def __init__(self, clock: Clock, members_count: int) -> None:
+    def __init__(self, clock: Clock, voters: Collection[int]) -> None:
+        """`voters`: the members whose clocks count, the own one among them."""
         super().__init__(clock)
-        self._members_count = members_count
+        self._voters = frozenset(voters)
         # The wall clocks of other members less the monotonic time, and the monotonic time of the reading.
         self._readings: dict[int, tuple[float, float]] = {}
         self._still_ms = 0
+
+    def follow(self, voters: Collection[int]) -> None:
+        """Counts the clocks of other members from now on."""
+        self._voters = frozenset(voters)
 
     def heard(self, member: int, sent_at_ms: int) -> None:
         """Takes the reading of another member's wall clock."""
@@ -40,8 +47,9 @@ class GroupClock(DerivedClock):
 
     def _ahead_ms(self) -> float | None:
         """How far the group's time is ahead of the own clock; None: no majority is known."""
-        ahead = sorted([0.0, *self.deviations().values()])
-        return ahead[(len(ahead) - 1) // 2] if 2 * len(ahead) > self._members_count else None
+        counted = [ahead for member, ahead in self.deviations().items() if member in self._voters]
+        ahead = sorted([0.0, *counted])
+        return ahead[(len(ahead) - 1) // 2] if 2 * len(ahead) > len(self._voters) else None
 
     def now_ms(self) -> int:
         if (ahead_ms := self._ahead_ms()) is not None:

@@ -10,6 +10,7 @@ from duetime_format.errors import DamagedBytes
 from duetime_format.marks import GROUP, MEMBERS, OWN
 
 from duetime_store.copies.entries import Entry, Runs, described, is_of, made, received
+from duetime_store.copies.roster import Newcomer
 from duetime_store.copies.scanning import Damage, View, repairs, scan
 from duetime_store.copies.statefile import StateFile
 from duetime_store.copies.writes import Sending, Write, Writer
@@ -34,7 +35,7 @@ def opened(log: CommitLog, file: StateFile) -> tuple[Entry, list[Entry]]:
     state, writer = file.state, Writer(log, file)
     if state.is_cutting:
         writer.finish_cut()
-    first = Entry(0, 0, OWN, state.position, state.position, state.stored_at_ms)
+    first = state.base
     found = scan(View(log), state.group, first)
     if found.damage is not None:
         raise DamagedLog(found.damage)
@@ -53,9 +54,8 @@ def opened(log: CommitLog, file: StateFile) -> tuple[Entry, list[Entry]]:
 def repaired(log: CommitLog, file: StateFile, damage: Damage, data: bytes) -> bool:
     """Writes the bytes of a peer in place of damaged ones, durably, if they continue the chain. Blocking."""
     state = file.state
-    first = Entry(0, 0, OWN, state.position, state.position, state.stored_at_ms)
-    before = scan(View(log), state.group, first).entries
-    last = before[-1] if before else first
+    before = scan(View(log), state.group, state.base).entries
+    last = before[-1] if before else state.base
     if len(data) != damage.end - damage.position or last.end != damage.position:
         return False
     if not repairs(View(log, damage.position, data), state.group, last, damage):
@@ -92,19 +92,18 @@ class Copy:
         # An entry of a later term than the state's: the newer slot is damaged. This copy gives no vote in that term.
         term, vote = (state.term, state.vote) if state.term >= self.flushed.term else (self.flushed.term, state.id)
         self._voted = term, vote
-        members: duetime_raft.Members = {
-            "voters": list(state.voters),
-            "learners": [],
-            "voters_outgoing": [],
-            "learners_next": [],
-            "auto_leave": False,
-        }
+        # The members as of the last entry in `committed`.
+        self.roster = state.roster
+        # The last entry that was looked at for a change of members.
+        self._looked = first.index
         self.node = duetime_raft.Node(
             state.id,
-            members,
+            state.roster.core(),
             term=term,
             vote=vote,
-            commit=state.commit,
+            commit=max(state.commit, first.index),
+            base=(first.index, first.term),
+            applied=first.index,
             entries=[(each.index, each.term, int(each.kind == MEMBERS), _core_data(each)) for each in found],
             timeout_ticks=timeout_ticks,
         )
@@ -119,6 +118,10 @@ class Copy:
         if log.end != self.last.end:
             raise ValueError(f"the log ends at {log.end}, its last entry at {self.last.end}")
         self._log, self._writer = log, Writer(log, self._file)
+
+    def entry(self, index: int) -> Entry:
+        """The entry of an index, which the log has, or the stand-in for the log before the first one."""
+        return self.entries[index - self.entries[0].index]
 
     @property
     def last(self) -> Entry:
@@ -162,14 +165,16 @@ class Copy:
         assert place == (entry.index, entry.term)
         return entry
 
-    def change_members(self, changes: Sequence[tuple[int, Literal["voter", "learner", "removed"]]]) -> None:
-        """Appends a change of members.
+    def change_members(
+        self, changes: Sequence[tuple[int, Literal["voter", "learner", "removed"]]], newcomer: Newcomer | None = None
+    ) -> None:
+        """Appends a change of members; `newcomer`: the learner that it adds.
 
         Raises:
             NotLeader, ProposalDropped: of `duetime_raft`.
         """
         try:
-            self.node.propose_conf(changes)
+            self.node.propose_conf(changes, newcomer.encode() if newcomer else b"")
         finally:
             self._drain()
 
@@ -213,14 +218,24 @@ class Copy:
                 self._write_vote(*work["hard"])
             for row in work["entries"]:
                 self._write_entry(*row)
+            if work["hard"] is not None and self._commits_change(work["hard"][2]):
+                # Before the acknowledgements of this work. Otherwise a restart could forget a change that the group
+                # relies on, and elect a second leader of its term by the members before it.
+                self._write_vote(*work["hard"])
             self._writes.append(Write(None, work["number"], [self._sending(*s) for s in work["messages_flushed"]]))
             for index, _, kind, data in work["committed"]:
                 if kind == 1:
-                    self.node.apply_conf(index, data)
+                    members, context = self.node.apply_conf(index, data), duetime_raft.context(data)
+                    self.roster = self.roster.after(members, Newcomer.decode(context))
                 else:
                     self.node.applied(index)
-                self.committed.append(self.entries[index])
+                self.committed.append(self.entry(index))
         self._incoming.clear()
+
+    def _commits_change(self, commit: int) -> bool:
+        """Whether a change of members is among the entries that are known to be committed since the last call."""
+        first, self._looked = self._looked, max(self._looked, commit)
+        return any(self.entry(index).kind == MEMBERS for index in range(first + 1, self._looked + 1))
 
     def _write_vote(self, term: int, vote: int, commit: int) -> None:
         self._voted = term, vote
@@ -229,7 +244,7 @@ class Copy:
 
     def _write_entry(self, index: int, term: int, kind: int, data: bytes) -> None:
         if index <= self.last.index:
-            del self.entries[index:]
+            del self.entries[index - self.entries[0].index :]
             position, last = self.last.end, self.last
             self._writes.append(Write(lambda: self._writer.cut(position), entry=last))
         if kind == 0 and data:

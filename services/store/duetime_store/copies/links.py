@@ -16,15 +16,19 @@ import grpc
 import structlog
 from duetime.v1 import copies_pb2, copies_pb2_grpc
 from duetime_core.clock import Clock
-from duetime_core.errors import FailedPrecondition
+from duetime_core.errors import FailedPrecondition, StartupError
+from duetime_core.rpc.calls import translate
 from duetime_core.rpc.serving import make_channel
 
+from duetime_store.copies.roster import Roster
 from duetime_store.copies.scanning import Damage
 from duetime_store.copies.writes import Sending
 
 log = structlog.get_logger()
 
 SERVICE_NAME = "duetime.v1.Copies"
+# The reason for refusing a removed copy.
+REMOVED = "COPY_REMOVED"
 PIECE_BYTES = 1024 * 1024
 # Messages that wait for one member; beyond it new ones are dropped. A single larger one still goes.
 WAITING_BYTES_MAX = 64 * 1024 * 1024
@@ -35,18 +39,24 @@ FETCH_S = 60.0
 RETRY_MS_MIN, RETRY_MS_MAX = 50, 1_000
 
 
+class RemovedCopy(StartupError):
+    """The group has removed this copy: its process ends."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"copy {number} was removed from its group: its directory is of no more use to the group")
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """The place of a process in its group; `life` tells it from another process with the same number."""
 
     group: int
     number: int
-    members: frozenset[int]
     life: int
 
     @classmethod
-    def of(cls, group: int, number: int, members: frozenset[int]) -> "Identity":
-        return cls(group, number, members, secrets.randbits(64))
+    def of(cls, group: int, number: int) -> "Identity":
+        return cls(group, number, secrets.randbits(64))
 
 
 async def fetch(own: Identity, member: int, address: str, credentials: Any, damage: Damage) -> bytes:
@@ -89,7 +99,7 @@ class PeerLink:
         self._wanted.set()
 
     async def run(self) -> None:
-        """Keeps a stream open, and closes the channel in the end."""
+        """Keeps a stream open, and closes the channel in the end. Raises: RemovedCopy."""
         pause_ms = RETRY_MS_MIN
         try:
             while True:
@@ -110,6 +120,8 @@ class PeerLink:
             async for _ in self._stub.Carry(self._requests()):
                 log.info("connected to another copy", copy=self._to, address=self._address)
         except grpc.aio.AioRpcError as error:
+            if translate(error, f"copy {self._to}", "UNAVAILABLE").reason == REMOVED:
+                raise RemovedCopy(self._own.number) from error
             trouble = f"{error.code().name}: {error.details()}"
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION and trouble != self.trouble:
                 log.error("refused by another copy", copy=self._to, address=self._address, reason=error.details())
@@ -155,22 +167,26 @@ class CopiesService(copies_pb2_grpc.CopiesServicer):
     """See proto/duetime/v1/copies.proto."""
 
     def __init__(
-        self, own: Identity, hear: Callable[[Heard], Awaitable[None]], read: Callable[[Damage], bytes]
+        self,
+        own: Identity,
+        roster: Callable[[], Roster],
+        hear: Callable[[Heard], Awaitable[None]],
+        read: Callable[[Damage], bytes],
     ) -> None:
-        """`read`: the bytes of a range of the own log; empty: they are not all there."""
-        self._own, self._hear, self._read = own, hear, read
+        """`roster`: the present members. `read`: the bytes of a range of the own log; empty: they are not all there."""
+        self._own, self._roster, self._hear, self._read = own, roster, hear, read
         # The life of the process that is connected under a number.
         self._lives: dict[int, int] = {}
 
     async def Carry(  # noqa: N802  named as in the contract
         self, requests: AsyncIterator[copies_pb2.CarryRequest], context: Any
     ) -> AsyncIterator[copies_pb2.CarryResponse]:
-        payload, sender, life = bytearray(), 0, 0
+        payload, sender, life, roster = bytearray(), 0, 0, None
         try:
             async for request in requests:
-                if (request.sender, request.life) != (sender, life) or request.group != self._own.group:
+                if (request.sender, request.life) != (sender, life) or roster is not self._roster():
                     self._check(request)
-                    sender, life = request.sender, request.life
+                    sender, life, roster = request.sender, request.life, self._roster()
                     self._lives[sender] = life
                     yield copies_pb2.CarryResponse()
                 payload += request.payload
@@ -202,14 +218,16 @@ class CopiesService(copies_pb2_grpc.CopiesServicer):
             position = end
 
     def _check(self, request: copies_pb2.CarryRequest) -> None:
-        own, sender = self._own, request.sender
+        own, sender, roster = self._own, request.sender, self._roster()
         fault = ""
         if request.group != own.group:
             fault = f"copy {sender} belongs to group {request.group}, copy {own.number} to group {own.group}"
         elif request.receiver != own.number:
             fault = f"this is copy {own.number} of the group, not copy {request.receiver}: correct `copies`"
-        elif sender not in own.members or sender == own.number:
-            fault = f"copy {sender} is no other member of this group: {sorted(own.members)}"
+        elif roster.is_removed(sender):
+            raise FailedPrecondition(f"copy {sender} was removed from this group", reason=REMOVED)
+        elif sender not in roster.numbers or sender == own.number:
+            fault = f"copy {sender} is no other member of this group: {sorted(roster.numbers)}"
         elif self._lives.get(sender, request.life) != request.life:
             fault = f"another process is connected as copy {sender}: a number belongs to one directory"
         if fault:

@@ -8,7 +8,6 @@ next start drops everything that was not committed.
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
 from concurrent.futures import Executor
 
 import duetime_raft
@@ -19,7 +18,9 @@ from duetime_core.errors import NotLeader
 from duetime_store.copies.clock import GroupClock
 from duetime_store.copies.copy import Copy
 from duetime_store.copies.entries import Entry, Runs
-from duetime_store.copies.links import Heard, PeerLink
+from duetime_store.copies.links import Heard, RemovedCopy
+from duetime_store.copies.peers import Peers
+from duetime_store.copies.roster import Roster
 from duetime_store.copies.writes import Sending
 from duetime_store.log.commitlog import CommitLog
 
@@ -36,12 +37,13 @@ Done = asyncio.Future[None]
 class Member:
     """See the module."""
 
-    def __init__(
-        self, copy: Copy, links: Mapping[int, PeerLink], clock: Clock, group_clock: GroupClock, executor: Executor
-    ) -> None:
+    def __init__(self, copy: Copy, peers: Peers, clock: Clock, group_clock: GroupClock, executor: Executor) -> None:
         """`executor`: one thread, which writes the log."""
-        self._copy, self._links, self._clock, self._executor = copy, links, clock, executor
+        self._copy, self._peers, self._clock, self._executor = copy, peers, clock, executor
         self._group_clock = group_clock
+        # Whether proposals were dropped during a handover: their callers have failed, so the leadership has to end.
+        self._dropped = False
+        self._followed = Roster(())
         self._heard: asyncio.Queue[Heard] = asyncio.Queue(HEARD_MAX)
         self._changed = asyncio.Event()
         # Term in which this copy leads and its store may serve; 0: none so far.
@@ -55,20 +57,21 @@ class Member:
         # Entries before this position of the log are committed, and on this copy's disk.
         self.committed_end = copy.entries[0].end
         self.status = copy.node.status()
+        self._follow()
 
     async def run(self, tick_ms: float) -> None:
         """Runs the copy until it is cancelled.
 
         Raises:
             NotLeader: it led, and does no more.
+            RemovedCopy: the group has removed this copy.
         """
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._tick(tick_ms))
                 group.create_task(self._take())
                 group.create_task(self._write())
-                for link in self._links.values():
-                    group.create_task(link.run())
+                group.create_task(self._peers.run())
         finally:
             self._fail(NotLeader(0, self.status["term"]))
 
@@ -100,6 +103,7 @@ class Member:
         try:
             entry = self._copy.propose(runs, max(stored_at_ms, self._copy.last.stored_at_ms))
         except (duetime_raft.NotLeader, duetime_raft.ProposalDropped) as error:
+            self._dropped = True
             raise NotLeader(self.status["leader"], self.status["term"]) from error
         loop = asyncio.get_running_loop()
         written, committed = loop.create_future(), loop.create_future()
@@ -110,25 +114,47 @@ class Member:
 
     async def hand_over(self) -> None:
         """Gives leadership to the member that has most of the log; returns when it is given, or after HAND_OVER_MS."""
+        voters = self.roster.voters
         peers = [(match, number) for number, (match, _, active) in self.status["peers"].items() if active]
-        peers = [peer for peer in peers if peer[1] in self._links]
-        if not self._leads or self._unseated.done() or not peers:
+        peers = [peer for peer in peers if peer[1] in self._peers and peer[1] in voters]
+        if not self.leads or self._unseated.done() or not peers:
             return
         self._copy.transfer(max(peers)[1])
         self._work()
         await self._clock.wait_for(self._unseated, HAND_OVER_MS)
 
+    def transfer(self, to: int) -> None:
+        """Begins to give leadership to a voter that is heard and near the end of the log.
+
+        Raises:
+            NotLeader
+        """
+        try:
+            self._copy.transfer(to)
+        except duetime_raft.NotLeader as error:
+            raise NotLeader(self.status["leader"], self.status["term"]) from error
+        self._work()
+
     @property
-    def _leads(self) -> bool:
+    def roster(self) -> Roster:
+        """The members as of the last committed entry."""
+        return self._copy.roster
+
+    def address_of(self, number: int) -> str:
+        """The address of a member for the others."""
+        return self._peers.address_of(number, self.roster)
+
+    @property
+    def leads(self) -> bool:
         return self.status["role"] == "leader"
 
     async def _tick(self, tick_ms: float) -> None:
         while True:
             await self._clock.sleep(tick_ms)
             self._copy.tick()
-            for number, link in self._links.items():
+            for number in self._peers:
                 # Each member knows the clocks of all, should it have to lead.
-                link.send(Sending(number, b""))
+                self._peers.send(Sending(number, b""))
             self._work()
             self._check()
 
@@ -159,7 +185,7 @@ class Member:
         copy = self._copy
         sendings, copy.sendings = copy.sendings, []
         for sending in sendings:
-            self._links[sending.to].send(sending)
+            self._peers.send(sending)
         while self._writing and self._writing[0][0].index <= copy.flushed.index:
             _done(self._writing.popleft()[1])
         committed, copy.committed = copy.committed, []
@@ -170,16 +196,34 @@ class Member:
                 own, done = self._committing.popleft()
                 if own.term == entry.term:
                     _done(done)
-            if self._leads and entry.term == self.status["term"] and not self._elected.done():
+            if self.leads and entry.term == self.status["term"] and not self._elected.done():
                 self._term = entry.term
                 log.info("elected", term=entry.term, index=entry.index)
                 self._elected.set_result(None)
+        self._follow()
         self._changed.set()
 
+    def _follow(self) -> None:
+        """Takes a change of members into account."""
+        roster = self._copy.roster
+        if roster is not self._followed:
+            log.info("members", voters=roster.voters, learners=roster.learners, leaving=roster.voters_outgoing)
+            self._followed = roster
+            self._peers.follow(roster)
+            self._group_clock.follow(roster.voters)
+
     def _check(self) -> None:
-        """Raises: NotLeader: this copy has lost the leadership that its store relies on."""
+        """
+        Raises:
+            NotLeader: this copy has lost the leadership that its store relies on, or nobody took it after proposals
+                were dropped.
+            RemovedCopy: the group has removed this copy.
+        """
         status = self.status
-        if self._term and (not self._leads or status["term"] != self._term):
+        if self.roster.is_removed(status["id"]):
+            raise RemovedCopy(status["id"])
+        was_dropped = self._dropped and not status["transfer"]
+        if self._term and (not self.leads or status["term"] != self._term or was_dropped):
             error = NotLeader(status["leader"], status["term"])
             _done(self._unseated)
             self._fail(error)

@@ -5,18 +5,22 @@ import asyncio
 from concurrent.futures import Executor
 
 import structlog
-from duetime.v1 import copies_pb2_grpc
+from duetime.v1 import copies_pb2_grpc, members_pb2_grpc
 from duetime_core.clock import Clock
 from duetime_core.errors import StartupError
 from duetime_core.rpc.serving import Server
 from prometheus_client import CollectorRegistry
 
+from duetime_store.copies import administering
+from duetime_store.copies.administering import MembersService
 from duetime_store.copies.clock import GroupClock
 from duetime_store.copies.committer import Copies
 from duetime_store.copies.copy import Copy, DamagedLog, repaired
 from duetime_store.copies.links import SERVICE_NAME, CopiesService, Identity, PeerLink, fetch
 from duetime_store.copies.member import Member
 from duetime_store.copies.metrics import CopyCollector
+from duetime_store.copies.peers import Peers
+from duetime_store.copies.roster import Roster
 from duetime_store.copies.scanning import Damage
 from duetime_store.copies.statefile import FILE, RaftState, StateFile
 from duetime_store.files.directory import StoreDirectory
@@ -42,17 +46,14 @@ class CopyFiles:
         Raises:
             StartupError: the directory is another copy's, or has a log without entries.
         """
-        state = RaftState(settings.copies_group, settings.copy_number, tuple(sorted(settings.members)))
+        state = RaftState(settings.copies_group, settings.copy_number, Roster.founding(settings.members))
         self.log = CommitLog(directory.disk, directory.commit_log, settings.segment_bytes)
         if self.log.max_position and not (directory.root / FILE).exists():
             text = "has the log of a shard with one copy, which cannot become a group yet: use an empty one"
             raise StartupError(f"{directory.root} {text}")
-        if self.log.min_position:
-            raise StartupError(f"the log in {directory.root} has lost its beginning: replace this copy")
         self.state = StateFile(directory.disk, directory.root, state)
-        if self.state.state.voters != state.voters:
-            text = f"copies {list(self.state.state.voters)}, not {list(state.voters)}; members cannot be changed yet"
-            raise StartupError(f"the group of {directory.root} has the {text}")
+        if self.log.min_position > self.state.state.position:
+            raise StartupError(f"the log in {directory.root} has lost its beginning: replace this copy")
         # The end of the last leader's checkpoint may be behind the log now.
         directory.mark_serving()
 
@@ -74,12 +75,11 @@ class Membership:
     def __init__(self, settings: StoreSettings, clock: Clock, registry: CollectorRegistry) -> None:
         self._settings, self._clock = settings, clock
         members = settings.members
-        self._own = Identity.of(settings.copies_group, settings.copy_number, frozenset(members))
-        self._others = {number: address for number, address in members.items() if number != self._own.number}
+        self._own = Identity.of(settings.copies_group, settings.copy_number)
         # The shard's time.
-        self.clock = GroupClock(clock, len(members))
+        self.clock = GroupClock(clock, members)
         self._credentials = settings.credentials()
-        self._server = Server([SERVICE_NAME], CALLS_MAX, credentials=self._credentials)
+        self._server = Server([SERVICE_NAME, administering.SERVICE_NAME], CALLS_MAX, credentials=self._credentials)
         self._registry = registry
         self._files: CopyFiles | None = None
         self._opened: Copy | Damage | None = None
@@ -100,14 +100,13 @@ class Membership:
             await self._repair(self._opened, executor)
         copy, settings = self._opened, self._settings
         assert copy is not None
-        links = {
-            number: PeerLink(self._own, number, address, self._credentials, self._clock, self._lost)
-            for number, address in self._others.items()
-        }
-        self._member = Member(copy, links, self._clock, self.clock, executor)
+        peers = Peers(self._own.number, self._link, settings.members)
+        member = self._member = Member(copy, peers, self._clock, self.clock, executor)
         self._registry.register(CopyCollector(self._member, self.clock))
-        service = CopiesService(self._own, self._member.hear, copy.read)
+        service = CopiesService(self._own, lambda: member.roster, member.hear, copy.read)
         copies_pb2_grpc.add_CopiesServicer_to_server(service, self._server.grpc)  # type: ignore[no-untyped-call]
+        operators = MembersService(self._own, member, self.clock)
+        members_pb2_grpc.add_MembersServicer_to_server(operators, self._server.grpc)  # type: ignore[no-untyped-call]
         port = int(settings.members[self._own.number].rpartition(":")[2])
         await self._server.start(settings.host, port)
         log.info("copy opened", copy=self._own.number, entries=copy.last.index, position=copy.last.end)
@@ -117,7 +116,10 @@ class Membership:
         assert self._files is not None
         files, run = self._files, asyncio.get_running_loop().run_in_executor
         log.error("damaged range of the log: asking the other copies", position=damage.position, end=damage.end)
-        for number, address in self._others.items():
+        roster = files.state.state.roster
+        for number, address in {**roster.addresses, **self._settings.members}.items():
+            if number == self._own.number:
+                continue
             data = await fetch(self._own, number, address, self._credentials, damage)
             if data and (opened := await run(executor, files.repair, damage, data)) is not None:
                 log.warning("damaged range of the log repaired", copy=number, bytes=len(data))
@@ -149,6 +151,9 @@ class Membership:
     async def run(self) -> None:
         """Runs the member. Raises: NotLeader: another copy leads now."""
         await self.member.run(self._settings.copies_election_ms / TICKS)
+
+    def _link(self, number: int, address: str) -> PeerLink:
+        return PeerLink(self._own, number, address, self._credentials, self._clock, self._lost)
 
     def _lost(self, number: int) -> None:
         self.member.lost(number)

@@ -1,4 +1,4 @@
-"""The file `duetimeRaft`: the part of a copy's state that the log does not hold.
+"""The file `duetimeRaft`: the state of a copy that its log does not hold, and the point before its first entry.
 
     slot 0, slot 1, 4,096 bytes each:    | u32 CRC-32 | u32 length | JSON |
 
@@ -16,7 +16,10 @@ from struct import Struct
 from typing import Any
 
 from duetime_core.errors import StartupError
+from duetime_format.marks import OWN
 
+from duetime_store.copies.entries import Entry
+from duetime_store.copies.roster import Roster
 from duetime_store.files.disk import Disk
 
 FILE = "duetimeRaft"
@@ -27,19 +30,21 @@ NO_CUT = -1
 
 @dataclass(frozen=True, slots=True)
 class RaftState:
-    """A copy's identity, its vote, and the state of the log before the first entry.
+    """A copy's identity, its vote, and the point before its first entry: index, term, end, store time and members.
 
-    `commit` may be too low. `cut`, unless -1, is a position: everything from there on was overruled and is being
-    zeroed. Positions are those of the commit log.
+    `commit` may be too low, but not below an applied change of members. `cut`, unless -1, is a position: everything
+    from there on was overruled and is being zeroed. Positions are those of the commit log.
     """
 
     group: int
     id: int
-    voters: tuple[int, ...]
+    roster: Roster
     term: int = 0
     vote: int = 0
     commit: int = 0
     cut: int = NO_CUT
+    index: int = 0
+    entry_term: int = 0
     position: int = 0
     stored_at_ms: int = 0
     serial: int = 0
@@ -47,6 +52,11 @@ class RaftState:
     @property
     def is_cutting(self) -> bool:
         return self.cut != NO_CUT
+
+    @property
+    def base(self) -> Entry:
+        """The entry before the first one: it stands for the log up to there."""
+        return Entry(self.index, self.entry_term, OWN, self.position, self.position, self.stored_at_ms)
 
 
 def _decode(slot: bytes) -> RaftState | None:
@@ -56,8 +66,8 @@ def _decode(slot: bytes) -> RaftState | None:
         if len(text) != length or not length or zlib.crc32(text) != crc:
             return None
         fields: dict[str, Any] = json.loads(text)
-        return RaftState(**{**fields, "voters": tuple(fields["voters"])})
-    except (struct.error, ValueError, TypeError, KeyError):
+        return RaftState(**{**fields, "roster": Roster.of_json(fields["roster"])})
+    except (struct.error, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
@@ -84,7 +94,7 @@ class StateFile:
             self.close()
             ours, theirs = f"copy {new.id} of group {new.group:x}", f"copy {found.id} of group {found.group:x}"
             raise StartupError(f"{directory} belongs to {theirs}, not to {ours}")
-        self.state = found or replace(new or RaftState(0, 0, ()), serial=0)
+        self.state = found or replace(new or RaftState(0, 0, Roster(())), serial=0)
         if found is None:
             self.write(self.state)
         # A killed process may have left its last write in the page cache alone.

@@ -22,7 +22,7 @@ from duetime_shard.files import LogFiles
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from duetime_store.offline import units
+from duetime_store.offline import members, units
 from duetime_store.offline.export import ExportTarget, export_directory
 from duetime_store.offline.pages import print_summary
 from duetime_store.offline.report import VerifyReport
@@ -33,7 +33,7 @@ from duetime_store.offline.verify import verify
 _LINES_AT_ONCE = 1_000
 _HELP = """Inspect, check, import, export store directories.
 
-Works on directories of RocketMQ and DueTime.
+Works on directories of RocketMQ and DueTime. `members` works on the copies of a running shard.
 
 \b
 Examples:
@@ -56,6 +56,7 @@ Levels = Annotated[
     ),
 ]
 app.callback()(show_help)
+app.add_typer(members.app)
 
 
 @app.command()

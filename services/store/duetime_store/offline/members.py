@@ -1,0 +1,219 @@
+"""`duetime store members`: commands on the copies of a shard."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any, TypeVar
+
+import grpc
+import typer
+from duetime.cli.options import show_help
+from duetime.cli.output import print_json, print_table
+from duetime.v1 import members_pb2, members_pb2_grpc
+from duetime_core.access.credentials import ClusterCredentials
+from duetime_core.clock import SystemClock
+from duetime_core.errors import DueTimeError, Unavailable
+from duetime_core.node.settings import credentials_of_commands, parse_stores
+from duetime_core.rpc.calls import translate
+from duetime_core.rpc.channels import make_channel
+from duetime_format.printing import echo
+
+_HELP = """List the copies of a shard, and change its leader.
+
+The group is experimental. Copies answer on the ports for each other, whether they lead or not.
+
+\b
+Examples:
+  duetime store members list --copies 1=10.0.0.1:9821,2=10.0.0.2:9821
+  duetime store members transfer 2 --copies 1=10.0.0.1:9821,2=10.0.0.2:9821
+"""
+# Deadline of one call, and longest wait for a leader, or for another one.
+CALL_S, LEADER_S = 5.0, 30.0
+_PAUSE_MS = 100
+_ROLES = {
+    members_pb2.COPY_ROLE_VOTER: "voter",
+    members_pb2.COPY_ROLE_LEARNER: "learner",
+    members_pb2.COPY_ROLE_LEAVING: "leaving",
+}
+Answer = TypeVar("Answer")
+Group = members_pb2.DescribeMembersResponse
+
+app = typer.Typer(name="members", help=_HELP, rich_markup_mode=None, add_completion=False, invoke_without_command=True)
+app.callback()(show_help)
+
+Copies = Annotated[
+    str,
+    typer.Option(
+        "--copies",
+        envvar="DUETIME_STORE_COPIES",
+        metavar="1=HOST:PORT,...",
+        help="Copies with their addresses for each other; those that answer name the others.",
+    ),
+]
+Number = Annotated[int, typer.Argument(metavar="NUMBER", help="The copy's number in the group.", min=1, max=65_535)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+class Operator:
+    """Calls the copies of one group."""
+
+    def __init__(self, addresses: Mapping[int, str], credentials: ClusterCredentials) -> None:
+        self._addresses, self._credentials = addresses, credentials
+        self._clock = SystemClock()
+
+    async def call(
+        self, number: int, address: str, make: Callable[[members_pb2_grpc.MembersStub], Awaitable[Answer]]
+    ) -> Answer:
+        """One call of a copy. Raises: DueTimeError."""
+        async with make_channel(address, self._credentials) as channel:
+            try:
+                return await make(members_pb2_grpc.MembersStub(channel))  # type: ignore[no-untyped-call]
+            except grpc.aio.AioRpcError as error:
+                raise translate(error, f"copy {number} at {address}", "COPY_UNAVAILABLE") from error
+
+    async def describe(self) -> Group:
+        """The group as its leader knows it, or else as any copy that answers. Raises: Unavailable: none does."""
+        faults: list[str] = []
+        asked: set[int] = set()
+        best: Group | None = None
+        todo = dict(self._addresses)
+        while todo:
+            number = best.leader if best is not None and best.leader in todo else min(todo)
+            address = todo.pop(number)
+            asked.add(number)
+            try:
+                found: Group = await self.call(number, address, _describe)
+            except DueTimeError as error:
+                faults.append(error.text)
+                continue
+            if found.leader == found.number:
+                return found
+            best = found if best is None or found.term > best.term else best
+            todo |= {member.number: member.address for member in found.members if member.number not in asked}
+        if best is None:
+            raise Unavailable("; ".join(faults), reason="COPY_UNAVAILABLE")
+        return best
+
+    async def leader(self, to: int = 0) -> Group:
+        """The group as its leader knows it; waits for one, or for `to` to lead, up to LEADER_S.
+
+        Raises:
+            Unavailable: none does, or not that copy.
+        """
+        until_ms = self._clock.monotonic_ms() + LEADER_S * 1000
+        while True:
+            group = await self.describe()
+            if group.leader == group.number and to in (0, group.leader):
+                return group
+            if self._clock.monotonic_ms() >= until_ms:
+                found = f"copy {group.leader} leads" if group.leader else "no copy is known to lead"
+                raise Unavailable(f"{found} after {LEADER_S:.0f} s", reason="COPY_UNAVAILABLE")
+            await self._clock.sleep(_PAUSE_MS)
+
+    async def transfer(self, to: int) -> Group:
+        """Gives leadership to a copy, and returns once it leads. Raises: DueTimeError."""
+        group = await self.leader()
+        if group.leader != to:
+            request = members_pb2.TransferLeadershipRequest(group=group.group, to=to)
+            address = next(member.address for member in group.members if member.number == group.leader)
+            await self.call(group.leader, address, lambda stub: stub.TransferLeadership(request, timeout=CALL_S))
+        return await self.leader(to)
+
+
+async def _describe(stub: members_pb2_grpc.MembersStub) -> Group:
+    found: Group = await stub.DescribeMembers(members_pb2.DescribeMembersRequest(), timeout=CALL_S)
+    return found
+
+
+def _run(copies: str, act: Callable[[Operator], Awaitable[Group]], *, as_json: bool) -> None:
+    """Runs a command and prints the group, or an error as the command does."""
+
+    try:
+        addresses = parse_stores(copies)
+    except ValueError:
+        raise typer.BadParameter(f"{copies!r} is not 1=HOST:PORT,2=HOST:PORT", param_hint="--copies") from None
+
+    async def run() -> Group:
+        return await act(Operator(addresses, credentials_of_commands()))
+
+    try:
+        group = asyncio.run(run())
+    except DueTimeError as error:
+        echo(f"duetime: {error.text}", err=True)
+        raise typer.Exit(1) from None
+    print_json(group_object(group)) if as_json else print_group(group)
+
+
+@app.command("list")
+def list_members(copies: Copies, as_json: Json = False) -> None:
+    """Show the copies of a shard: leader, roles, entries and clocks.
+
+    The leader answers, or else a copy that knows neither the entries of the others nor whether they answer. `behind` is
+    the number of entries that are not known to be on a copy's disk; `ahead ms`, how far its clock is ahead of that of
+    the answering copy.
+
+    \b
+    Examples:
+      duetime store members list --copies 1=10.0.0.1:9821
+      DUETIME_STORE_COPIES=1=10.0.0.1:9821 duetime store members list --json
+    """
+    _run(copies, Operator.describe, as_json=as_json)
+
+
+@app.command()
+def transfer(number: Number, copies: Copies, as_json: Json = False) -> None:
+    """Give the leadership of a shard to another copy.
+
+    Waits up to 30 s until it leads. The former leader's process ends, and follows after its restart. Rejected for a
+    copy that does not vote, does not answer or lacks more than 1,024 entries.
+
+    \b
+    Examples:
+      duetime store members transfer 2 --copies 1=10.0.0.1:9821
+    """
+    _run(copies, lambda operator: operator.transfer(number), as_json=as_json)
+
+
+def group_object(group: Group) -> dict[str, Any]:
+    """The group as JSON; `null`: not known to the answering copy."""
+    leads = group.leader == group.number
+    return {
+        "group": group.group,
+        "leader": group.leader or None,
+        "term": group.term,
+        "answered_by": group.number,
+        "last_entry": group.last_entry,
+        "committed_entry": group.committed_entry,
+        "members": [
+            {
+                "number": member.number,
+                "address": member.address,
+                "role": _role(group, member),
+                "heard": member.heard if leads else None,
+                "matched_entry": member.matched_entry if leads else None,
+                "behind": max(group.last_entry - member.matched_entry, 0) if leads else None,
+                "clock_ahead_ms": member.clock_ahead_ms if member.HasField("clock_ahead_ms") else None,
+                "replaces": member.replaces or None,
+            }
+            for member in group.members
+        ],
+    }
+
+
+def print_group(group: Group) -> None:
+    """Prints the group as a line and a table."""
+    leads = f"copy {group.leader} leads" if group.leader else "no leader is known"
+    echo(
+        f"group {group.group}: {leads}, term {group.term}, entry {group.committed_entry:,} of {group.last_entry:,} "
+        f"committed, as copy {group.number} knows"
+    )
+    rows = []
+    for member in group_object(group)["members"]:
+        heard = {None: "-", True: "yes", False: "no"}[member["heard"]]
+        behind = "-" if member["behind"] is None else f"{member['behind']:,}"
+        ahead = "-" if member["clock_ahead_ms"] is None else f"{member['clock_ahead_ms']:,}"
+        rows.append((str(member["number"]), member["address"], member["role"], heard, behind, ahead))
+    print_table(["#copy", "address", "role", "answers", "#behind", "#ahead ms"], rows)
+
+
+def _role(group: Group, member: members_pb2.CopyMember) -> str:
+    return "leader" if member.number == group.leader else _ROLES.get(member.role, "unknown")
