@@ -21,7 +21,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from duetime import AsyncSchedules, Message
+from duetime import AsyncSchedules, Message, ScheduleDefinition
 
 from bench import report
 from bench.any_time import fill_instant
@@ -33,8 +33,8 @@ from bench.peers.duetime import TIMER_LANE, DueTime
 from bench.processes import wait_until
 
 COUNT, TURNS = 100_000, 3
-# Puts of schedules in flight; puts that measure the rate, and the share of it in the plan of times.
-PUTS, PROBED, PLANNED_SHARE = 64, 500, 0.6
+# Puts that measure the rate, and the share of it in the plan of times.
+PROBED, PLANNED_SHARE = 2_000, 0.6
 # Processes of the way of a due message to its topic.
 PROCESSES = ("store", "scheduler")
 MINUTE = timedelta(minutes=1)
@@ -163,16 +163,11 @@ def _wait_drained(duetime: DueTime, last: datetime) -> None:
 async def _put(duetime: DueTime, topic: str, count: int, times: Times) -> float:
     """Puts schedules with the times of each number. Returns the seconds that it took."""
     duetime.make_topic(topic)
-    began, left = time.perf_counter(), list(range(count))
-
-    async def work(schedules: AsyncSchedules) -> None:
-        while left:
-            number = left.pop()
-            await schedules.put(f"schedule-{number}", Message(topic, BODY), **times(number))
-
-    async with AsyncSchedules(duetime.cluster.address, timeout="60s") as schedules, asyncio.TaskGroup() as group:
-        for _ in range(PUTS):
-            group.create_task(work(schedules))
+    began, message = time.perf_counter(), Message(topic, BODY)
+    async with AsyncSchedules(duetime.cluster.address, timeout="60s") as schedules:
+        await schedules.put_all(
+            ScheduleDefinition(f"schedule-{number}", message, **times(number)) for number in range(count)
+        )
     return time.perf_counter() - began
 
 

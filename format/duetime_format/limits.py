@@ -66,6 +66,9 @@ ZONE_CHARS_MAX = 64
 SCHEDULE_TIMES_MAX = 256
 SCHEDULE_EVERY_MS_MIN = 1_000
 SCHEDULE_NEXT_MAX = 100
+# Schedules in one PutSchedules, and its bytes.
+SCHEDULES_PUT_MAX = 1_024
+SCHEDULES_PUT_BYTES_MAX = 4 * 1024 * 1024
 # An occurrence later than this is missed.
 SCHEDULE_LATE_MS_MAX = 60_000
 # Bytes of properties that an occurrence keeps free: for another planned time, or the reason of a pause.

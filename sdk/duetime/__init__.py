@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         TopicQueue,
     )
     from duetime.client.administering.retries import RetriesProgress, WaitingRetry
-    from duetime.client.administering.schedules import AsyncSchedules, Schedule
+    from duetime.client.administering.schedules import AsyncSchedules, Schedule, ScheduleDefinition
     from duetime.client.administering.webhooks import AsyncWebhooks, SignedWebhook, Webhook, WebhookTest
     from duetime.client.bodies import Body
     from duetime.client.consuming.consumer import Consumer
@@ -123,6 +123,7 @@ __all__ = [
     "AsyncAdmin",
     "AsyncSchedules",
     "Schedule",
+    "ScheduleDefinition",
     "AsyncWebhooks",
     "Webhook",
     "SignedWebhook",
@@ -224,6 +225,7 @@ _MODULE_BY_NAME = {
     "WaitingRetry": "administering.retries",
     "AsyncSchedules": "administering.schedules",
     "Schedule": "administering.schedules",
+    "ScheduleDefinition": "administering.schedules",
     "AsyncWebhooks": "administering.webhooks",
     "SignedWebhook": "administering.webhooks",
     "Webhook": "administering.webhooks",

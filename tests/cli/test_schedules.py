@@ -1,7 +1,8 @@
 """`duetime schedules`: output and exit codes."""
 
+import io
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,58 @@ def test_a_schedule_is_changed_paused_resumed_and_run(
     (line,) = done(capsys, "run", "job", "--topic", topic)
     assert line.startswith("sent ")
     done(capsys, "delete", "job", "--topic", topic, "--yes")
+
+
+def test_exported_schedules_are_imported(
+    tap: Gateway, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = ["--body", "a\nb", "--tags", "t", "--property", "a=b", "--retry", "1s,max=2", "--expires", "1h"]
+    done(capsys, "create", "every", "--topic", topic, "--every", "90s", "--missed", "all", *content)
+    cron = ["--cron", "30 2 * * *", "--zone", "Europe/Berlin", "--in-gap", "skip", "--in-fold", "both"]
+    done(capsys, "create", "cron", "--topic", topic, *cron, "--paused")
+    ahead = [(datetime.now(UTC) + timedelta(days=days)).isoformat(timespec="milliseconds") for days in (400, 500)]
+    done(capsys, "create", "at", "--topic", topic, "--at", ahead[0], "--at", ahead[1])
+    lines = done(capsys, "list", "--topic", topic, "--json")
+    file = tmp_path / "schedules.jsonl"
+    file.write_text("\n".join([*lines, "", "\n"]).replace(topic, f"{topic}-other"))
+    assert done(capsys, "import", str(file))[-1].startswith("put 3 schedules in ")
+    copies = objects(done(capsys, "list", "--topic", f"{topic}-other", "--json"))
+    state = ("topic", "id", "created_at")
+    assert [{name: one[name] for name in one if name not in state} for one in copies] == [
+        {name: one[name] for name in one if name not in state} for one in objects(lines)
+    ]
+    assert objects(done(capsys, "import", str(file), "--json")) == copies
+
+
+def test_rejected_lines_do_not_affect_the_others(
+    tap: Gateway, topic: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = {"name": "good", "topic": topic, "every_ms": 1_000, "body_base64": "/w=="}
+    wrong = [
+        *["{", "[1]", '{"name": "x"}', '{"topic": "x", "every_ms": 1000}'],
+        *(json.dumps(good | {"name": "x"} | one) for one in ({"every_ms": "1s"}, {"at": ["noon"]}, {"tag": "t"})),
+        *(
+            json.dumps(good | {"name": "x"} | one)
+            for one in ({"cron": "@daily"}, {"every_ms": 1}, {"every_ms": 10**30})
+        ),
+    ]
+    lines = "\n".join([json.dumps(good), *wrong, json.dumps(good | {"name": "last"})]).encode()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines)))
+    assert run(["schedules", "import", "-", "--json"]) == 1
+    found = objects(capsys.readouterr().out.splitlines())
+    errors = {one["line"]: one["error"]["violations"][0]["field"] for one in found if "error" in one}
+    assert list(errors.values()) == [
+        *["line", "line", "topic", "name", "every_ms", "at", "tag"],
+        *["every, at or cron", "schedule.every.every_ms", "every_ms"],
+    ]
+    assert list(errors) == [*range(2, 12)]
+    assert [one["name"] for one in found if "error" not in one] == ["good", "last"]
+    assert objects(done(capsys, "show", "good", "--topic", topic, "--json"))[0]["body_base64"] == "/w=="
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines)))
+    assert run(["schedules", "import", "-"]) == 1
+    shown = capsys.readouterr()
+    assert "line 2: line: is no JSON" in shown.err
+    assert "10 rejected" in shown.out
 
 
 def test_a_page_shows_policies_and_expiry(tap: Gateway, topic: str, capsys: pytest.CaptureFixture[str]) -> None:

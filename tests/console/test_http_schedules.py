@@ -111,6 +111,32 @@ async def test_a_dry_run_shows_times_and_stores_nothing(client: httpx.AsyncClien
     assert problem(await client.put(path("no-topic-yet", "a"), params=asked, json={"cron": "61 * * * *"}), 400)
 
 
+async def test_several_schedules_have_a_result_each(client: httpx.AsyncClient) -> None:
+    await put(client, "several", "changed", every="2h")
+    given = [
+        {"topic": "several", "name": "new", "cron": "@daily", "body": "x", "paused": True},
+        {"topic": "several", "name": "wrong", "cron": "61 * * * *"},
+        {"topic": "several", "name": "changed", "every": "2h", "body_json": {"a": 1}},
+    ]
+    answer = await client.post("/api/v1/schedules/batch", json={"schedules": given})
+    assert answer.status_code == 200, answer.text
+    new, wrong, changed = answer.json()["results"]
+    assert (new["schedule"]["created"], new["schedule"]["paused"], new["schedule"]["next_at"]) == (True, True, [])
+    assert "schedule" not in wrong
+    assert [one["field"] for one in wrong["problem"]["violations"]] == ["schedule.cron"]
+    assert (changed["schedule"]["version"], changed["schedule"]["properties"]) == (
+        2,
+        {"content_type": "application/json"},
+    )
+    again = await client.post("/api/v1/schedules/batch", json={"schedules": given[:1]})
+    assert again.json()["results"][0]["schedule"]["unchanged"]
+    other = {"schedules": [given[0] | {"body": "y"}], "create_only": True}
+    refused = (await client.post("/api/v1/schedules/batch", json=other)).json()["results"][0]
+    assert refused["problem"]["reason"] == "SCHEDULE_EXISTS"
+    nameless = await client.post("/api/v1/schedules/batch", json={"schedules": [{"topic": "several", "every": "1h"}]})
+    assert (nameless.status_code, nameless.json()["violations"][0]["field"]) == (400, "schedules[0].name")
+
+
 async def test_schedules_are_listed_page_by_page(client: httpx.AsyncClient) -> None:
     for number, name in enumerate("abc"):
         await put(client, "listed", name, every=f"{3 - number}h", body="x")

@@ -54,13 +54,14 @@ ROLES = {
 STRANGERS = {"nobody": (), "wrong token": shown("dt_aaaaaaaaaaaa_" + "a" * 52), "no token": shown("x")}
 SEND, RECEIVE, MANAGE, ADMIN = "sender", "receiver", "manager", "admin"
 # Fields that contain the names of the topic and the group.
-INNER = ("messages", "message", "message_queue", "filter", "subscription", "group", "schedule")
+INNER = ("messages", "message", "message_queue", "filter", "subscription", "group", "puts", "schedule")
 ALL, USERS = ("everybody",), ("users",)
 # Alternative rights by method, written down independently of the gateway's own table. `*`: for all names only.
 EXPECTED = {
     **dict.fromkeys(("Send", "SendStream", "SendBatch", "Prepare", "WatchTransactions"), (SEND,)),
     **dict.fromkeys(("EndTransaction", "Cancel", "CancelMatching", "Reschedule"), (SEND,)),
-    **dict.fromkeys(("PutSchedule", "PauseSchedule", "ResumeSchedule", "DeleteSchedule", "RunSchedule"), (SEND,)),
+    **dict.fromkeys(("PutSchedule", "PutSchedules", "RunSchedule"), (SEND,)),
+    **dict.fromkeys(("PauseSchedule", "ResumeSchedule", "DeleteSchedule"), (SEND,)),
     **dict.fromkeys(("GetSchedule", "ListSchedules"), (SEND, RECEIVE)),
     **dict.fromkeys(("Pull", "PullQueues", "Subscribe", "SearchOffset", "QueryMessages"), (RECEIVE,)),
     **dict.fromkeys(("GetMessage", "ListPending", "CommitOffsets", "GetOffsets"), (RECEIVE,)),
@@ -121,7 +122,7 @@ def filled(descriptor: Descriptor, method: str, depth: int = 0, topic: str = "or
             if field.message_type.name == "Resource" and not field.is_repeated:
                 word = {"topic": topic, "group": "billing"}[field.name]
                 getattr(made, field.name).name = word
-            elif depth < 2 and field.name in INNER:
+            elif depth < 3 and field.name in INNER:
                 inner = filled(field.message_type, method, depth + 1, topic)
                 if field.is_repeated:
                     getattr(made, field.name).append(inner)

@@ -195,6 +195,69 @@ async def test_a_put_counts_against_quotas(gateway: Gateway) -> None:
     assert refused.code().name == "RESOURCE_EXHAUSTED"
 
 
+async def put_all(gateway: Gateway, *puts: schedules_pb2.PutScheduleRequest) -> list[schedules_pb2.PutScheduleResult]:
+    answer = await gateway.stub.PutSchedules(schedules_pb2.PutSchedulesRequest(puts=puts), timeout=WAIT_S)
+    return list(answer.results)
+
+
+async def test_many_schedules_are_put_on_all_shards_with_an_answer_each(gateway: Gateway) -> None:
+    await gateway.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name="short", max_delay_ms=MINUTE_MS))
+    asked = [*(schedule(name) for name in NAMES), schedule("x", topic="new"), schedule("y", topic="two words")]
+    asked += [schedule("far", 2 * MINUTE_MS, topic="short"), schedule("z", keys=["k"]), schedule("s0", body=b"later")]
+    results = await put_all(gateway, *(schedules_pb2.PutScheduleRequest(schedule=one) for one in asked))
+    faults = [[one.field for one in result.fault.violations] for result in results]
+    assert faults == [
+        *[[]] * 13,
+        *[["schedule.message.topic"], ["schedule.every"], ["schedule.message.keys"]],
+        [],
+    ]
+    assert {one.put.schedule.shard for one in results[:12]} == {0, 1}
+    for name, result in zip(NAMES[1:], results[1:12], strict=True):
+        found = await gateway.stub.GetSchedule(
+            schedules_pb2.GetScheduleRequest(topic="orders", name=name), timeout=WAIT_S
+        )
+        found.ClearField("message")
+        assert found == result.put.schedule
+    assert results[-1].put.schedule.version == 2
+    assert {one.name for one in await listed(gateway)} == set(NAMES)
+
+
+async def test_a_shard_that_does_not_answer_is_a_fault_of_its_schedules(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack, AsyncExitStack() as ending:
+        store = await stack.enter_async_context(real_store(tmp_path, 0))
+        gone = await ending.enter_async_context(real_store(tmp_path, 1))
+        gateway = await stack.enter_async_context(Gateway(tmp_path, {0: store.port, 1: gone.port}))
+        puts = [schedules_pb2.PutScheduleRequest(schedule=schedule(name)) for name in NAMES]
+        shards = [one.put.schedule.shard for one in await put_all(gateway, *puts)]
+        await ending.aclose()
+        request = schedules_pb2.PutSchedulesRequest(puts=puts)
+        results = (await gateway.stub.PutSchedules(request, timeout=5)).results
+    assert [(one.put.unchanged, one.fault.retriable) for one in results] == [
+        (shard == 0, shard == 1) for shard in shards
+    ]
+
+
+async def test_a_put_of_many_is_limited_audited_and_charged(gateway: Gateway) -> None:
+    one = schedules_pb2.PutScheduleRequest(schedule=schedule(body=b"x" * 200_000))
+    assert "bytes exceed" in str((await error_of(put_all(gateway, *[one] * 22))).details())
+    assert "puts" in str((await error_of(put_all(gateway))).details())
+    one.dry_run = True
+    assert "puts.dry_run" in str((await error_of(put_all(gateway, one))).details())
+    one.dry_run = False
+    quota = quotas_pb2.Quota(of=quotas_pb2.QuotaOf(topic="orders"), bytes_per_s=1, burst_bytes=5 * 1024 * 1024)
+    await gateway.stub.SetQuota(quotas_pb2.SetQuotaRequest(quota=quota), timeout=WAIT_S)
+    await until(gateway, lambda: bool(gateway.node.parts.quotas.quotas.active))
+    await put_all(gateway, *[one] * 20)
+    assert (await error_of(put_all(gateway, *[one] * 20))).code().name == "RESOURCE_EXHAUSTED"
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            answer = await gateway.stub.ListAuditEvents(audit_pb2.ListAuditEventsRequest())
+            events = [event for event in answer.events if "PutSchedules" in event.method]
+            if len(events) == 5:
+                break
+    assert any(event.resource.startswith("20 schedules: schedule report of topic orders, ") for event in events)
+
+
 async def _put_many(gateway: Gateway) -> None:
     for number in range(20, 60):
         await put(gateway, schedule(f"s{number}", body=b"x" * 200_000))

@@ -81,15 +81,15 @@ def test_data_that_a_call_may_store_is_counted(name: str) -> None:
     quotas = Quotas(FakeClock())
     quotas.set({QuotaOwner(USER, "shop"): Limits(messages_per_s=MUCH, bytes_per_s=MUCH)})
     request: Any = filled(descriptor)
-    if name == "PutSchedule":
-        request.dry_run = False
+    for put in (*([request] if name == "PutSchedule" else []), *(request.puts if name == "PutSchedules" else [])):
+        put.dry_run = False
     size = request.ByteSize()
     with charge.counted(quotas, "shop", "peer", request if charge.read is None else request.SerializeToString()):
         pass
     messages, counted = asked(quotas.meters[QuotaOwner(USER, "shop")])
     assert counted == size + RECORD_BYTES
     makes = ("Reschedule", "SendBack", "Nack", "CreateTopic", "CreateGroup", "ForwardMessageToDeadLetterQueue")
-    assert messages == (name in (*makes, "PutSchedule", "RunSchedule"))
+    assert messages == (name in (*makes, "PutSchedule", "PutSchedules", "RunSchedule"))
 
 
 def test_methods_that_store_nothing_are_reads_or_change_the_database_alone() -> None:

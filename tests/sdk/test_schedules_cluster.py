@@ -15,8 +15,11 @@ from duetime import (
     NotFound,
     Puller,
     Receiver,
+    ScheduleDefinition,
     Schedules,
+    SomeFailed,
 )
+from duetime.client.administering import schedules as module
 from duetime_core.testing import LocalCluster
 
 from tests.sdk.arrivals import bodies
@@ -119,6 +122,45 @@ def test_a_retried_occurrence_keeps_its_schedule_and_makes_no_other(
         receiver.ack(found)
     with pytest.raises(NotFound):
         schedules.get("retries", "retried")
+
+
+def test_many_are_put_in_requests_of_their_own(
+    cluster: LocalCluster, schedules: Schedules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PUT_COUNT_MAX", 8)
+    monkeypatch.setattr(module, "PUT_BYTES_MAX", 1_000)
+    message = Message("many", {"kind": "x"}, tags="t", properties={"a": "b"}, flag=7, retry="1s,max=2", expires="1h")
+    definitions = [ScheduleDefinition(f"s{number}", message, every="1m") for number in range(20)]
+    definitions.append(ScheduleDefinition("s0", Message("many", b"x" * 2_000), every="1m"))
+    definitions.append(ScheduleDefinition("paused", message, cron="0 6 * * *", zone="Europe/Berlin", paused=True))
+    found = schedules.put_all(one for one in definitions)
+    assert [(one.name, one.version) for one in found[:20]] == [(f"s{number}", 1) for number in range(20)]
+    assert found[1:20] == [schedules.get("many", f"s{number}") for number in range(1, 20)]
+    assert (found[20].name, found[20].version, found[20].body) == ("s0", 2, b"x" * 2_000)
+    assert (found[21].paused, found[21].next_at, found[21].zone) == (True, [], "Europe/Berlin")
+    again = schedules.put_all(definitions[1:20])
+    assert [one.version for one in again] == [1] * 19
+    for one in {definition.name for definition in definitions}:
+        schedules.delete("many", one)
+
+
+def test_a_rejected_one_of_many_does_not_affect_the_others(schedules: Schedules) -> None:
+    good, other = (ScheduleDefinition(name, Message("some", b"x"), every="1m") for name in ("good", "other"))
+    wrong = ScheduleDefinition("wrong", Message("some", b"x"), every="1ms")
+    local = ScheduleDefinition("local", Message("some", b"x"))
+    outcomes = schedules.put_all([wrong, good, local, other], errors="return")
+    assert [type(one).__name__ for one in outcomes] == ["InvalidArgument", "Schedule", "InvalidArgument", "Schedule"]
+    with pytest.raises(SomeFailed, match=r"2 of 4 failed; the first, at index 0: .*every_ms") as caught:
+        schedules.put_all([wrong, good, local, other])
+    assert sorted(caught.value.errors) == [0, 2]
+    changed = ScheduleDefinition("good", Message("some", b"y"), every="1m")
+    (refused,) = schedules.put_all([changed], create_only=True, errors="return")
+    assert isinstance(refused, AlreadyExists)
+    assert schedules.put_all([]) == []
+    with pytest.raises(InvalidArgument, match="errors"):
+        schedules.put_all([good], errors="ignore")  # type: ignore[call-overload]
+    for one in schedules.list("some"):
+        schedules.delete("some", one.name)
 
 
 def test_wrong_arguments_are_refused(schedules: Schedules) -> None:

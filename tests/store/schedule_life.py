@@ -105,8 +105,8 @@ class ScheduleLife(PendingLife):
             self._zones.enter_context(made_release(self.root.parent, self._next_release))
             self.releases.append(self._next_release)
         super()._begin()
-        self.schedules = ScheduleKeeper(self.store, self.keys, self.replacing, self.flusher, shard=0)
         turns = ScanTurns(lambda: 1.0)
+        self.schedules = ScheduleKeeper(self.store, self.keys, self.replacing, self.flusher, turns, shard=0)
         reader = reader_of(self.store, self.metrics, turns)
         self.mover = OccurrenceMover(self.store, self.replacing, reader, self.flusher, self.worker, turns)
 

@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from duetime_console.api.models import retry_fields
 from duetime_console.api.reading import violations_of
-from duetime_console.api.schedules import ScheduleFields, missed_of, word_of
+from duetime_console.api.schedule_models import ScheduleFields, missed_of, word_of
 from duetime_console.asking import path_of
 from duetime_console.gateway import GatewayError
 from duetime_console.moments import iso

@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from duetime_console.api.fields import bytes_of, opaque
 from duetime_console.api.models import state_of
-from duetime_console.api.schedules import missed_of
+from duetime_console.api.schedule_models import missed_of
 from duetime_console.asking import asked, path_of
 from duetime_console.bodies import shown
 from duetime_console.gateway import GatewayError

@@ -1,9 +1,10 @@
-"""`duetime schedules`: create, list, show, list the history of, pause, resume, run and delete schedules."""
+"""`duetime schedules`: create, import, list, show, list the history of, pause, resume, run and delete schedules."""
 
 import asyncio
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -14,7 +15,6 @@ from duetime_format.printing import echo
 from duetime_format.texts import printable
 
 from duetime.cli.gateway import CALL_TIMEOUT, reach
-from duetime.cli.messages import body_text
 from duetime.cli.options import (
     Json,
     Server,
@@ -28,10 +28,11 @@ from duetime.cli.options import (
     watched,
 )
 from duetime.cli.output import iso, local, on_one_line, print_json, print_table
-from duetime.cli.output import length as length_text
+from duetime.cli.scheduled import definition_of, next_text, rule_text, schedule_object, schedule_page
+from duetime.cli.send import ERRORS_SHOWN, BodySource, error_object, progress_bar
 from duetime.client.administering.admin import AsyncAdmin
-from duetime.client.administering.schedules import AsyncSchedules, Schedule, ScheduleTimes
-from duetime.client.errors import NotFound
+from duetime.client.administering.schedules import AsyncSchedules, Schedule, ScheduleDefinition, ScheduleTimes
+from duetime.client.errors import DueTimeError, InvalidArgument, NotFound
 from duetime.client.finding.finder import AsyncFinder, FoundMessage
 from duetime.client.finding.trace import TraceEvent
 from duetime.client.message import Message
@@ -48,6 +49,7 @@ Examples:
   duetime schedules list --topic reports
   duetime schedules next report --topic reports --count 5
   duetime schedules history report --topic reports
+  duetime schedules list --all --json | duetime schedules import - --server other:9800
 """
 
 schedules = typer.Typer(help=_HELP, invoke_without_command=True, rich_markup_mode=None, add_completion=False)
@@ -134,6 +136,16 @@ class PreviewOptions:
     count: Annotated[int, typer.Option(min=1, max=100, metavar="N", help="With --dry-run: the number of times.")] = 10
 
 
+@dataclass
+class StateOptions:
+    """The schedule that has the name already, and the state of a new one."""
+
+    replace: Annotated[bool, typer.Option("--replace", help="Change the schedule of this name, if there is one.")] = (
+        False
+    )
+    paused: Annotated[bool, typer.Option("--paused", help="Store a new schedule as paused.")] = False
+
+
 @schedules.command()
 @grouped
 def create(
@@ -143,9 +155,7 @@ def create(
     rule: RuleOptions,
     content: ContentOptions,
     preview: PreviewOptions,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Change the schedule of this name, if there is one.")
-    ] = False,
+    state: StateOptions,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
@@ -165,7 +175,83 @@ def create(
         call = partial(AsyncSchedules.preview, name=name, message=message, count=preview.count, **times)
         _print_times(asyncio.run(_answer(server, call)), as_json)
         return
-    _one(server, lambda client: client.put(name, message, create_only=not replace, **times), as_json)
+    create_only, paused = not state.replace, state.paused
+    _one(server, lambda client: client.put(name, message, create_only=create_only, paused=paused, **times), as_json)
+
+
+@schedules.command("import")
+def import_schedules(
+    file: Annotated[str, typer.Argument(metavar="FILE|-", help="Lines of JSON; -: standard input.")],
+    create_only: Annotated[
+        bool, typer.Option("--create-only", help="Reject a name that has a different schedule.")
+    ] = False,
+    server: Server = None,
+    as_json: Json = False,
+) -> None:
+    """Create or change many schedules.
+
+    Each line is a schedule in the form of list --json. Fields that only describe its state, such as version and
+    next_at, are ignored; a new schedule with "paused": true is stored as paused. A rejected line does not affect the
+    others. After an interruption, the same command continues: the same schedule again changes nothing.
+
+    \b
+    Examples:
+      duetime schedules import shops.jsonl
+      duetime schedules list --all --json | duetime schedules import - --server other:9800
+      echo '{"name": "poll", "topic": "jobs", "every_ms": 90000, "body": "go"}' | duetime schedules import -
+    """
+    if file == "-" and sys.stdin.isatty():
+        raise typer.BadParameter("standard input is a terminal")
+    with ExitStack() as opened:
+        source = BodySource(file if file == "-" else f"@{file}", opened)
+        if asyncio.run(_import(server, source, create_only=create_only, as_json=as_json)):
+            raise typer.Exit(1)
+
+
+async def _import(server: str | None, source: BodySource, *, create_only: bool, as_json: bool) -> int:
+    """Puts the schedule of each line; returns how many failed. Prints the first errors, or all with --json."""
+    began, line, put, failed = time.monotonic(), 0, 0, 0
+    with progress_bar(source.size) as progress:
+        task = progress.add_task("importing", total=source.size, sent="")
+        async with AsyncSchedules(await reach(server), timeout=CALL_TIMEOUT) as client:
+            groups = source.line_groups()
+            # Reading may wait for a slow pipe; the event loop must keep the connection alive.
+            while group := await asyncio.to_thread(next, groups, None):
+                asked = [(number, definition_of(text)) for number, text in enumerate(group, line + 1) if text.strip()]
+                valid = [one for _, one in asked if isinstance(one, ScheduleDefinition)]
+                outcomes = iter(await client.put_all(valid, create_only=create_only, errors="return"))
+                for number, one in asked:
+                    outcome = next(outcomes) if isinstance(one, ScheduleDefinition) else one
+                    failed += isinstance(outcome, DueTimeError)
+                    put += isinstance(outcome, Schedule)
+                    _print_import(number, one, outcome, failed, as_json=as_json)
+                line += len(group)
+                progress.update(task, advance=sum(map(len, group)) + len(group), sent=f"{put:,} put")
+    if not as_json:
+        rejected = f", {failed:,} rejected" if failed else ""
+        echo(f"put {put:,} schedules in {time.monotonic() - began:.1f} s{rejected}")
+    return failed
+
+
+def _print_import(
+    line: int,
+    asked: ScheduleDefinition | InvalidArgument,
+    outcome: Schedule | DueTimeError,
+    failed: int,
+    *,
+    as_json: bool,
+) -> None:
+    if isinstance(outcome, Schedule):
+        if as_json:
+            print_json(schedule_object(outcome))
+        return
+    if as_json:
+        name = asked.name if isinstance(asked, ScheduleDefinition) else None
+        print_json({"line": line, "name": name, "error": error_object(outcome)["error"]})
+    elif failed <= ERRORS_SHOWN:
+        echo(f"duetime: line {line}: {outcome}", err=True)
+        if failed == ERRORS_SHOWN:
+            echo("duetime: more errors may follow; --json shows all", err=True)
 
 
 @schedules.command("list")
@@ -201,7 +287,7 @@ async def _list(server: str | None, topic: str | None, as_json: bool) -> None:
                         if as_json:
                             print_json(schedule_object(one))
                         else:
-                            row = printable(one.name), _rule(one), _next(one), on_one_line(one.body, 40)
+                            row = printable(one.name), rule_text(one), next_text(one), on_one_line(one.body, 40)
                             rows.append(row if topic else (one_topic, *row))
             except NotFound:
                 # It was deleted meanwhile.
@@ -398,74 +484,3 @@ def _one(server: str | None, call: Callable[[AsyncSchedules], Awaitable[Schedule
         print_json(schedule_object(found))
     else:
         echo(schedule_page(found))
-
-
-def schedule_page(found: Schedule) -> str:
-    """All fields of a schedule, for people."""
-    lines = [
-        f"name        {printable(found.name)}",
-        f"topic       {found.topic}",
-        f"times       {_rule(found)}",
-        f"next        {_next(found)}",
-        f"missed      {found.missed}",
-        f"version     {found.version}, created {local(found.created_at)}",
-    ]
-    lines += [f"in gap      {found.in_gap}"] if found.in_gap != "end" else []
-    lines += [f"in fold     {found.in_fold}"] if found.in_fold != "first" else []
-    lines += [f"tags        {printable(found.tags)}"] if found.tags else []
-    lines += [f"retry       {found.retry}"] if found.retry else []
-    lines += [f"expires     {_length(found.expires)} after its due time"] if found.expires else []
-    lines += [f"property    {printable(f'{name}={value}')}" for name, value in sorted(found.properties.items())]
-    lines += [f"body        {on_one_line(found.body)}"]
-    return "\n".join(lines)
-
-
-def _rule(found: Schedule) -> str:
-    if found.every is not None:
-        return f"every {_length(found.every)}"
-    if found.at:
-        return f"at {len(found.at)} times"
-    return f"{printable(found.cron)} {found.zone}"
-
-
-def _length(found: timedelta) -> str:
-    return length_text(round(found / timedelta(milliseconds=1)))
-
-
-def _next(found: Schedule) -> str:
-    if found.paused:
-        return f"paused: {printable(found.pause_reason)}" if found.pause_reason else "paused"
-    if not found.next_at:
-        return ""
-    moved = f", moved by its time zone from {local(found.moved_from)}" if found.moved_from else ""
-    return f"{local(found.next_at[0])}{moved}"
-
-
-def schedule_object(found: Schedule) -> dict[str, Any]:
-    """A schedule for machines."""
-    every_ms = None if found.every is None else round(found.every / timedelta(milliseconds=1))
-    is_cron = bool(found.cron)
-    return {
-        "name": found.name,
-        "topic": found.topic,
-        "every_ms": every_ms,
-        "start_at": iso(found.start),
-        "at": [iso(one) for one in found.at],
-        "cron": found.cron or None,
-        "zone": found.zone or None,
-        "in_gap": found.in_gap if is_cron else None,
-        "in_fold": found.in_fold if is_cron else None,
-        "missed": found.missed,
-        "paused": found.paused,
-        "pause_reason": found.pause_reason or None,
-        "next_at": [iso(one) for one in found.next_at],
-        "moved_from": iso(found.moved_from),
-        "version": found.version,
-        "created_at": iso(found.created_at),
-        "id": found.message_id,
-        **body_text(found.body),
-        "tags": found.tags,
-        "properties": found.properties,
-        "expires_ms": None if found.expires is None else round(found.expires / timedelta(milliseconds=1)),
-        "retry": found.retry,
-    }

@@ -118,12 +118,12 @@ def send(
         if body == "-" and sys.stdin.isatty():
             raise typer.BadParameter("BODY is missing, and standard input is a terminal")
         work = _send_batch if batch else _send_lines if lines else _send_one
-        failed = asyncio.run(work(server, make, _Source(body, opened), as_json))
+        failed = asyncio.run(work(server, make, BodySource(body, opened), as_json))
     if failed:
         raise typer.Exit(1)
 
 
-class _Source:
+class BodySource:
     """The source of bodies; `size` in bytes, None while unknown."""
 
     def __init__(self, body: str, opened: ExitStack) -> None:
@@ -153,7 +153,7 @@ class _Source:
             yield [rest]
 
 
-async def _send_one(server: str | None, make: Callable[..., Message], source: _Source, as_json: bool) -> int:
+async def _send_one(server: str | None, make: Callable[..., Message], source: BodySource, as_json: bool) -> int:
     async with AsyncProducer(await reach(server)) as producer:
         receipt = await producer.send_message(make(source.read()))
     if as_json:
@@ -163,7 +163,7 @@ async def _send_one(server: str | None, make: Callable[..., Message], source: _S
     return 0
 
 
-async def _send_batch(server: str | None, make: Callable[..., Message], source: _Source, as_json: bool) -> int:
+async def _send_batch(server: str | None, make: Callable[..., Message], source: BodySource, as_json: bool) -> int:
     """Sends all lines as one batch. The limits are checked here too: input may be endless."""
     bodies: list[bytes] = []
     size = 0
@@ -190,10 +190,10 @@ async def _send_batch(server: str | None, make: Callable[..., Message], source: 
     return 0
 
 
-async def _send_lines(server: str | None, make: Callable[..., Message], source: _Source, as_json: bool) -> int:
+async def _send_lines(server: str | None, make: Callable[..., Message], source: BodySource, as_json: bool) -> int:
     """Sends each line; returns how many failed. Prints the first errors, or all of them with --json."""
     began, sent, failed = time.monotonic(), 0, 0
-    with _progress(source.size) as progress:
+    with progress_bar(source.size) as progress:
         task = progress.add_task("sending", total=source.size, sent="")
         async with AsyncProducer(await reach(server)) as producer:
             groups = source.line_groups()
@@ -237,7 +237,7 @@ def _print_outcome(outcome: Outcome, as_json: bool, failed: int) -> None:
             echo("duetime: more errors occurred; --json shows all", err=True)
 
 
-def _progress(size: int | None) -> "Progress":
+def progress_bar(size: int | None) -> "Progress":
     """A bar on standard error at a terminal; nothing in a pipe."""
     # Imported where it is needed: one message needs no bar.
     from rich.console import Console

@@ -127,6 +127,11 @@ class GatewayStub(object):
                 request_serializer=duetime_dot_v1_dot_schedules__pb2.PutScheduleRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_schedules__pb2.PutScheduleResponse.FromString,
                 )
+        self.PutSchedules = channel.unary_unary(
+                '/duetime.v1.Gateway/PutSchedules',
+                request_serializer=duetime_dot_v1_dot_schedules__pb2.PutSchedulesRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_schedules__pb2.PutSchedulesResponse.FromString,
+                )
         self.GetSchedule = channel.unary_unary(
                 '/duetime.v1.Gateway/GetSchedule',
                 request_serializer=duetime_dot_v1_dot_schedules__pb2.GetScheduleRequest.SerializeToString,
@@ -611,6 +616,14 @@ class GatewayServicer(object):
         again changes nothing, and a paused one stays paused. A change of the message alone keeps the planned time.
         ALREADY_EXISTS (SCHEDULE_EXISTS): create_only, and another one has the name; (KEY_TAKEN): a pending message that
         was sent with `replace` has it as its key. UNIMPLEMENTED: the shard has no lane for any time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PutSchedules(self, request, context):
+        """As PutSchedule for each of many schedules: all of a shard are stored together, and each has an answer of its own.
+        Errors of single ones are faults; one may be stored despite a fault that is retriable.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -1178,6 +1191,11 @@ def add_GatewayServicer_to_server(servicer, server):
                     servicer.PutSchedule,
                     request_deserializer=duetime_dot_v1_dot_schedules__pb2.PutScheduleRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_schedules__pb2.PutScheduleResponse.SerializeToString,
+            ),
+            'PutSchedules': grpc.unary_unary_rpc_method_handler(
+                    servicer.PutSchedules,
+                    request_deserializer=duetime_dot_v1_dot_schedules__pb2.PutSchedulesRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_schedules__pb2.PutSchedulesResponse.SerializeToString,
             ),
             'GetSchedule': grpc.unary_unary_rpc_method_handler(
                     servicer.GetSchedule,
@@ -1819,6 +1837,23 @@ class Gateway(object):
         return grpc.experimental.unary_unary(request, target, '/duetime.v1.Gateway/PutSchedule',
             duetime_dot_v1_dot_schedules__pb2.PutScheduleRequest.SerializeToString,
             duetime_dot_v1_dot_schedules__pb2.PutScheduleResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def PutSchedules(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Gateway/PutSchedules',
+            duetime_dot_v1_dot_schedules__pb2.PutSchedulesRequest.SerializeToString,
+            duetime_dot_v1_dot_schedules__pb2.PutSchedulesResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

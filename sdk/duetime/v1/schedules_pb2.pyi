@@ -124,6 +124,26 @@ class PutScheduleResponse(_message.Message):
     stored_bytes: int
     def __init__(self, schedule: _Optional[_Union[Schedule, _Mapping]] = ..., created: bool = ..., unchanged: bool = ..., stored_bytes: _Optional[int] = ...) -> None: ...
 
+class PutSchedulesRequest(_message.Message):
+    __slots__ = ("puts",)
+    PUTS_FIELD_NUMBER: _ClassVar[int]
+    puts: _containers.RepeatedCompositeFieldContainer[PutScheduleRequest]
+    def __init__(self, puts: _Optional[_Iterable[_Union[PutScheduleRequest, _Mapping]]] = ...) -> None: ...
+
+class PutScheduleResult(_message.Message):
+    __slots__ = ("put", "fault")
+    PUT_FIELD_NUMBER: _ClassVar[int]
+    FAULT_FIELD_NUMBER: _ClassVar[int]
+    put: PutScheduleResponse
+    fault: _message_pb2.Fault
+    def __init__(self, put: _Optional[_Union[PutScheduleResponse, _Mapping]] = ..., fault: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
+
+class PutSchedulesResponse(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[PutScheduleResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[PutScheduleResult, _Mapping]]] = ...) -> None: ...
+
 class ScheduleRef(_message.Message):
     __slots__ = ("topic", "name")
     TOPIC_FIELD_NUMBER: _ClassVar[int]

@@ -869,6 +869,12 @@ class PutStoredScheduleRequest(_message.Message):
     create_only: bool
     def __init__(self, record: _Optional[bytes] = ..., schedule: _Optional[_Union[_schedules_pb2.Schedule, _Mapping]] = ..., create_only: bool = ...) -> None: ...
 
+class PutStoredSchedulesRequest(_message.Message):
+    __slots__ = ("puts",)
+    PUTS_FIELD_NUMBER: _ClassVar[int]
+    puts: _containers.RepeatedCompositeFieldContainer[PutStoredScheduleRequest]
+    def __init__(self, puts: _Optional[_Iterable[_Union[PutStoredScheduleRequest, _Mapping]]] = ...) -> None: ...
+
 class ChangeScheduleRequest(_message.Message):
     __slots__ = ("topic", "name", "change", "request_id", "next_count")
     TOPIC_FIELD_NUMBER: _ClassVar[int]

@@ -68,6 +68,11 @@ class StoreStub(object):
                 request_serializer=duetime_dot_v1_dot_store__pb2.PutStoredScheduleRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_schedules__pb2.PutScheduleResponse.FromString,
                 )
+        self.PutSchedules = channel.unary_unary(
+                '/duetime.v1.Store/PutSchedules',
+                request_serializer=duetime_dot_v1_dot_store__pb2.PutStoredSchedulesRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_schedules__pb2.PutSchedulesResponse.FromString,
+                )
         self.ChangeSchedule = channel.unary_unary(
                 '/duetime.v1.Store/ChangeSchedule',
                 request_serializer=duetime_dot_v1_dot_store__pb2.ChangeScheduleRequest.SerializeToString,
@@ -394,6 +399,13 @@ class StoreServicer(object):
 
     def PutSchedule(self, request, context):
         """As Gateway.PutSchedule; the record has the message, as one to be sent with `replace`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PutSchedules(self, request, context):
+        """As PutSchedule for each, with one flush for all first ones of their names, one for all second ones, and so on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -805,6 +817,11 @@ def add_StoreServicer_to_server(servicer, server):
                     request_deserializer=duetime_dot_v1_dot_store__pb2.PutStoredScheduleRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_schedules__pb2.PutScheduleResponse.SerializeToString,
             ),
+            'PutSchedules': grpc.unary_unary_rpc_method_handler(
+                    servicer.PutSchedules,
+                    request_deserializer=duetime_dot_v1_dot_store__pb2.PutStoredSchedulesRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_schedules__pb2.PutSchedulesResponse.SerializeToString,
+            ),
             'ChangeSchedule': grpc.unary_unary_rpc_method_handler(
                     servicer.ChangeSchedule,
                     request_deserializer=duetime_dot_v1_dot_store__pb2.ChangeScheduleRequest.FromString,
@@ -1204,6 +1221,23 @@ class Store(object):
         return grpc.experimental.unary_unary(request, target, '/duetime.v1.Store/PutSchedule',
             duetime_dot_v1_dot_store__pb2.PutStoredScheduleRequest.SerializeToString,
             duetime_dot_v1_dot_schedules__pb2.PutScheduleResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def PutSchedules(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Store/PutSchedules',
+            duetime_dot_v1_dot_store__pb2.PutStoredSchedulesRequest.SerializeToString,
+            duetime_dot_v1_dot_schedules__pb2.PutSchedulesResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

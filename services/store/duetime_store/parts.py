@@ -280,7 +280,7 @@ def _make_pending(
     targets = PendingTargets(store.log, store.lanes, store.queues.deletions, search, turns)
     replacing = MessageReplacer(store, targets, keys, flusher, turns, metrics, end_names)
     ending = RetryResolver(store.lanes, store.gate, store.clock, retries, replacing, flusher, turns)
-    schedules = ScheduleKeeper(store, keys, replacing, flusher, shard=base.settings.shard)
+    schedules = ScheduleKeeper(store, keys, replacing, flusher, turns, shard=base.settings.shard)
     return MessageCanceller(store, targets, flusher, metrics), replacing, schedules, ending
 
 

@@ -13,7 +13,6 @@ from duetime.v1 import (
     leases_pb2,
     message_pb2,
     pending_pb2,
-    schedules_pb2,
     store_pb2,
     store_pb2_grpc,
     subscriptions_pb2,
@@ -174,10 +173,11 @@ class StoreService(store_pb2_grpc.StoreServicer):
     async def Replace(self, request: store_pb2.ReplaceRequest, context: Any) -> store_pb2.ReplaceResponse:
         return self._published(await self._replacing.replace(request))
 
-    async def PutSchedule(
-        self, request: store_pb2.PutStoredScheduleRequest, context: Any
-    ) -> schedules_pb2.PutScheduleResponse:
+    async def PutSchedule(self, request: store_pb2.PutStoredScheduleRequest, context: Any) -> Any:
         return self._published(await self._schedules.put(request))
+
+    async def PutSchedules(self, request: store_pb2.PutStoredSchedulesRequest, context: Any) -> Any:
+        return self._published(await self._schedules.put_all(request))
 
     async def ChangeSchedule(
         self, request: store_pb2.ChangeScheduleRequest, context: Any

@@ -1,22 +1,27 @@
 """Schedules: messages repeated at an interval, at listed times, or by a cron expression."""
 
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from secrets import token_hex
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 from duetime_format.policy import render
 
-from duetime.client.connection import GatewayConnection, RepeatingClient
-from duetime.client.errors import InvalidArgument
+from duetime.client.connection import GatewayConnection, RepeatingClient, backoff_s, pause
+from duetime.client.errors import DueTimeError, InvalidArgument, from_fault
 from duetime.client.lengths import Length, milliseconds, seconds
 from duetime.client.message import Message, due_ms, moment, to_proto
+from duetime.client.sending.outcomes import OnError, check_errors, judged
 from duetime.client.tokens import TokenSource
 from duetime.client.trust import Tls
 from duetime.v1 import schedules_pb2
 
 PAGE_COUNT = 256
+# One request of `put_all`: its schedules, and the bytes of their messages.
+PUT_COUNT_MAX = 512
+PUT_BYTES_MAX = 1024 * 1024
 
 MissedPolicy = Literal["skip", "one", "all"]
 GapPolicy = Literal["end", "skip"]
@@ -65,6 +70,26 @@ class ScheduleTimes(TypedDict, total=False):
     """With `cron`: a time that a clock change repeats is in the `"first"` pass (default), or in `"both"`."""
 
 
+class ScheduleDefinition:
+    """A schedule to put.
+
+    Arguments:
+        message: as of `Schedules.put`.
+        paused: whether a new schedule is stored as paused. An existing one stays as it is.
+    """
+
+    __slots__ = ("message", "name", "paused", "times")
+
+    def __init__(self, name: str, message: Message, *, paused: bool = False, **times: Unpack[ScheduleTimes]) -> None:
+        self.name = name
+        self.message = message
+        self.paused = paused
+        self.times = times
+
+    def __repr__(self) -> str:
+        return f"ScheduleDefinition({self.name!r}, topic={self.message.topic!r})"
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """A schedule and its next occurrence. Times are by the server's clock."""
@@ -102,6 +127,7 @@ class Schedule:
     """The id of the pending occurrence."""
     moved_from: datetime | None = None
     """The planned time of the pending occurrence before newer rules of its time zone moved it; None: they did not."""
+    flag: int = 0
 
     def __repr__(self) -> str:
         rule = f"every={self.every}" if self.every else f"cron={self.cron!r}" if self.cron else f"at={len(self.at)}"
@@ -135,6 +161,7 @@ def schedule_of(found: schedules_pb2.Schedule) -> Schedule:
         next_at=[moment(one) for one in found.next_at_ms],
         message_id=found.message_id,
         moved_from=moment(found.moved_from_ms) if found.moved_from_ms else None,
+        flag=message.flag,
     )
 
 
@@ -167,7 +194,13 @@ class AsyncSchedules(RepeatingClient):
         self._timeout = seconds(timeout, "timeout")
 
     async def put(
-        self, name: str, message: Message, *, create_only: bool = False, **times: Unpack[ScheduleTimes]
+        self,
+        name: str,
+        message: Message,
+        *,
+        create_only: bool = False,
+        paused: bool = False,
+        **times: Unpack[ScheduleTimes],
     ) -> Schedule:
         """Creates a schedule, or changes the one with this name in the message's topic. Durable on return.
 
@@ -177,14 +210,82 @@ class AsyncSchedules(RepeatingClient):
         Arguments:
             message: with topic, body, tags, properties, flag, retry and expires; its body has 256 KiB at most.
             create_only: rejects a name with a different schedule.
+            paused: stores a new schedule as paused. An existing one stays as it is.
 
         Raises:
             InvalidArgument: the times or the message break a rule.
             AlreadyExists: with `create_only`, or a pending message that was sent with `replace` has the key.
         """
-        schedule = schedules_pb2.Schedule(name=name, message=to_proto(message), **times_fields(times))
-        request = schedules_pb2.PutScheduleRequest(schedule=schedule, create_only=create_only)
+        request = _request(ScheduleDefinition(name, message, paused=paused, **times), create_only)
         return schedule_of((await self._call("PutSchedule", request)).schedule)
+
+    @overload
+    async def put_all(
+        self,
+        definitions: Iterable[ScheduleDefinition],
+        *,
+        create_only: bool = False,
+        errors: Literal["raise"] = "raise",
+    ) -> Sequence[Schedule]: ...
+
+    @overload
+    async def put_all(
+        self, definitions: Iterable[ScheduleDefinition], *, create_only: bool = False, errors: Literal["return"]
+    ) -> Sequence[Schedule | DueTimeError]: ...
+
+    async def put_all(
+        self, definitions: Iterable[ScheduleDefinition], *, create_only: bool = False, errors: OnError = "raise"
+    ) -> Sequence[Any]:
+        """As `put` for each, much faster. Returns the schedules in order. A rejected one does not affect the others.
+
+            put_all(ScheduleDefinition(f"shop-{shop}", Message("reports", shop), cron="30 2 * * *") for shop in shops)
+
+        Requests of up to 512 schedules are sent one after the other, each with the whole timeout; the schedules of a
+        request are stored together. All of them may be put again: the same schedules change nothing.
+
+        `errors`: with "return" the error of a schedule takes its place, and is not raised.
+
+        Raises:
+            SomeFailed: has the schedules and errors of all.
+        """
+        check_errors(errors)
+        outcomes: list[Schedule | DueTimeError] = []
+        for batch in _batches(definitions, create_only):
+            outcomes += await self._put_batch(batch)
+        return judged(outcomes, errors)
+
+    async def _put_batch(
+        self, batch: Sequence[schedules_pb2.PutScheduleRequest | DueTimeError]
+    ) -> Sequence[Schedule | DueTimeError]:
+        """Puts schedules with names of their own; those that a shard could not take are repeated until the timeout."""
+        outcomes: dict[int, Schedule | DueTimeError] = {
+            index: one for index, one in enumerate(batch) if isinstance(one, DueTimeError)
+        }
+        left = [(index, one) for index, one in enumerate(batch) if not isinstance(one, DueTimeError)]
+        loop = asyncio.get_running_loop()
+        deadline, attempt = loop.time() + self._timeout, 0
+        while left:
+            attempt += 1
+            request = schedules_pb2.PutSchedulesRequest(puts=[one for _, one in left])
+            try:
+                answer = await self._call("PutSchedules", request)
+                found = [_outcome(one, result) for (_, one), result in zip(left, answer.results, strict=True)]
+            except DueTimeError as error:
+                outcomes.update((index, error) for index, _ in left)
+                break
+            outcomes.update((index, one) for (index, _), one in zip(left, found, strict=True))
+            again = [
+                (one, outcome)
+                for one, outcome in zip(left, found, strict=True)
+                if isinstance(outcome, DueTimeError) and outcome.retriable
+            ]
+            pause_s = backoff_s(attempt, *(error for _, error in again))
+            if loop.time() + pause_s >= deadline:
+                break
+            left = [one for one, _ in again]
+            if left:
+                await pause(pause_s)
+        return [outcomes[index] for index in range(len(batch))]
 
     async def preview(
         self, name: str, message: Message, *, count: int = 1, **times: Unpack[ScheduleTimes]
@@ -195,8 +296,8 @@ class AsyncSchedules(RepeatingClient):
         Raises:
             InvalidArgument: the times or the message break a rule.
         """
-        schedule = schedules_pb2.Schedule(name=name, message=to_proto(message), **times_fields(times))
-        request = schedules_pb2.PutScheduleRequest(schedule=schedule, dry_run=True, next_count=count)
+        request = _request(ScheduleDefinition(name, message, **times), create_only=False)
+        request.dry_run, request.next_count = True, count
         return [moment(one) for one in (await self._call("PutSchedule", request)).schedule.next_at_ms]
 
     async def get(self, topic: str, name: str, *, next_count: int = 1) -> Schedule:
@@ -250,6 +351,46 @@ class AsyncSchedules(RepeatingClient):
 
     def __repr__(self) -> str:
         return self._connection.described("AsyncSchedules")
+
+
+def _request(definition: ScheduleDefinition, create_only: bool) -> schedules_pb2.PutScheduleRequest:
+    """Raises: as `times_fields`."""
+    times, message = times_fields(definition.times), to_proto(definition.message)
+    schedule = schedules_pb2.Schedule(name=definition.name, message=message, paused=definition.paused, **times)
+    return schedules_pb2.PutScheduleRequest(schedule=schedule, create_only=create_only)
+
+
+def _batches(
+    definitions: Iterable[ScheduleDefinition], create_only: bool
+) -> Iterator[Sequence[schedules_pb2.PutScheduleRequest | DueTimeError]]:
+    """Requests, or the errors of definitions without one, each batch with distinct names."""
+    batch: list[schedules_pb2.PutScheduleRequest | DueTimeError] = []
+    names, size = set[tuple[str, str]](), 0
+    for one in definitions:
+        name = one.message.topic, one.name
+        try:
+            request: schedules_pb2.PutScheduleRequest | DueTimeError = _request(one, create_only)
+        except DueTimeError as error:
+            request = error
+        added = 0 if isinstance(request, DueTimeError) else request.ByteSize()
+        if batch and (len(batch) == PUT_COUNT_MAX or size + added > PUT_BYTES_MAX or name in names):
+            yield batch
+            batch, names, size = [], set(), 0
+        batch.append(request)
+        names.add(name)
+        size += added
+    if batch:
+        yield batch
+
+
+def _outcome(
+    asked: schedules_pb2.PutScheduleRequest, result: schedules_pb2.PutScheduleResult
+) -> Schedule | DueTimeError:
+    if result.HasField("fault"):
+        return from_fault(result.fault, "")
+    found = result.put.schedule
+    found.message.CopyFrom(asked.schedule.message)
+    return schedule_of(found)
 
 
 def times_fields(times: ScheduleTimes) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from duetime.client.administering.described import (
     TopicDescription,
 )
 from duetime.client.administering.retries import RetriesProgress, WaitingRetry
-from duetime.client.administering.schedules import AsyncSchedules, Schedule, ScheduleTimes
+from duetime.client.administering.schedules import AsyncSchedules, Schedule, ScheduleDefinition, ScheduleTimes
 from duetime.client.administering.webhooks import AsyncWebhooks, SignedWebhook, Webhook, WebhookTest
 from duetime.client.bodies import Body
 from duetime.client.consuming.leased import LeasedMessage
@@ -1195,7 +1195,13 @@ class Schedules(SyncClient):
         self._client = AsyncSchedules(server, timeout=timeout, token=token, tls=tls)
 
     def put(
-        self, name: str, message: Message, *, create_only: bool = False, **times: Unpack[ScheduleTimes]
+        self,
+        name: str,
+        message: Message,
+        *,
+        create_only: bool = False,
+        paused: bool = False,
+        **times: Unpack[ScheduleTimes],
     ) -> Schedule:
         """Creates a schedule, or changes the one with this name in the message's topic. Durable on return.
 
@@ -1205,12 +1211,44 @@ class Schedules(SyncClient):
         Arguments:
             message: with topic, body, tags, properties, flag, retry and expires; its body has 256 KiB at most.
             create_only: rejects a name with a different schedule.
+            paused: stores a new schedule as paused. An existing one stays as it is.
 
         Raises:
             InvalidArgument: the times or the message break a rule.
             AlreadyExists: with `create_only`, or a pending message that was sent with `replace` has the key.
         """
-        return background.run(self._client.put(name, message, create_only=create_only, **times))
+        return background.run(self._client.put(name, message, create_only=create_only, paused=paused, **times))
+
+    @overload
+    def put_all(
+        self,
+        definitions: Iterable[ScheduleDefinition],
+        *,
+        create_only: bool = False,
+        errors: Literal["raise"] = "raise",
+    ) -> Sequence[Schedule]: ...
+
+    @overload
+    def put_all(
+        self, definitions: Iterable[ScheduleDefinition], *, create_only: bool = False, errors: Literal["return"]
+    ) -> Sequence[Schedule | DueTimeError]: ...
+
+    def put_all(
+        self, definitions: Iterable[ScheduleDefinition], *, create_only: bool = False, errors: OnError = "raise"
+    ) -> Sequence[Any]:
+        """As `put` for each, much faster. Returns the schedules in order. A rejected one does not affect the others.
+
+            put_all(ScheduleDefinition(f"shop-{shop}", Message("reports", shop), cron="30 2 * * *") for shop in shops)
+
+        Requests of up to 512 schedules are sent one after the other, each with the whole timeout; the schedules of a
+        request are stored together. All of them may be put again: the same schedules change nothing.
+
+        `errors`: with "return" the error of a schedule takes its place, and is not raised.
+
+        Raises:
+            SomeFailed: has the schedules and errors of all.
+        """
+        return background.run(self._client.put_all(list(definitions), create_only=create_only, errors=errors))
 
     def preview(
         self, name: str, message: Message, *, count: int = 1, **times: Unpack[ScheduleTimes]

@@ -10,6 +10,8 @@ from duetime_core.audit.events import Act
 from duetime_format import rates
 
 _DRY = " (dry run)"
+# Schedules that one event names.
+_NAMED_MAX = 8
 
 
 def _topic(
@@ -62,6 +64,11 @@ def _pending(request: pending_pb2.CancelMatchingRequest) -> str:
 
 def _put_schedule(request: schedules_pb2.PutScheduleRequest) -> str:
     return f"schedule {request.schedule.name} of topic {request.schedule.message.topic}"
+
+
+def _put_schedules(request: schedules_pb2.PutSchedulesRequest) -> str:
+    named = ", ".join(_put_schedule(one) for one in request.puts[:_NAMED_MAX])
+    return f"{len(request.puts)} schedules: {named}"
 
 
 def _schedule(request: schedules_pb2.ScheduleRef | schedules_pb2.RunScheduleRequest) -> str:
@@ -118,6 +125,7 @@ _GATEWAY: Mapping[str, Act | None] = {
     "DiscardDeadLetters": Act(consumer_pb2.DiscardRequest, _letters),
     "CancelMatching": Act(pending_pb2.CancelMatchingRequest, _pending),
     "PutSchedule": Act(schedules_pb2.PutScheduleRequest, _put_schedule),
+    "PutSchedules": Act(schedules_pb2.PutSchedulesRequest, _put_schedules),
     "PauseSchedule": Act(schedules_pb2.ScheduleRef, _schedule),
     "ResumeSchedule": Act(schedules_pb2.ScheduleRef, _schedule),
     "DeleteSchedule": Act(schedules_pb2.ScheduleRef, _schedule),

@@ -34,6 +34,10 @@ _PUT_SCHEDULE = Charge(
     copies=_put,
     stored=lambda answer: [answer.stored_bytes] if answer.schedule.message_id else [],
 )
+_PUT_SCHEDULES = Charge(
+    copies=lambda request: [copy for one in request.puts for copy in _put(one)],
+    stored=lambda answer: [one.put.stored_bytes for one in answer.results],
+)
 _RUN_SCHEDULE = Charge(copies=lambda request: [CopyCharge(request.topic)], stored=lambda answer: [answer.stored_bytes])
 _SEND_BACK = Charge(
     copies=lambda request: [CopyCharge(request.topic)],
@@ -51,6 +55,7 @@ CHARGES: Mapping[str, Rate] = {
     "Reschedule": _RESCHEDULE,
     "SendBack": _SEND_BACK,
     "PutSchedule": _PUT_SCHEDULE,
+    "PutSchedules": _PUT_SCHEDULES,
     "RunSchedule": _RUN_SCHEDULE,
     "Nack": NACK,
     "RedriveDeadLetters": _REDRIVE,

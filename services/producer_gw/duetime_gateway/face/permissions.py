@@ -106,6 +106,7 @@ _GATEWAY = {
     "CancelMatching": Rule(needs=(_topic(SEND, _of_filter),)),
     "Reschedule": Rule(needs=(_topic(SEND, lambda request: {one.message.topic for one in request.messages}),)),
     "PutSchedule": Rule(needs=(_topic(SEND, lambda request: (request.schedule.message.topic,)),)),
+    "PutSchedules": Rule(needs=(_topic(SEND, lambda request: {one.schedule.message.topic for one in request.puts}),)),
     "PauseSchedule": _CHANGES_SCHEDULE,
     "ResumeSchedule": _CHANGES_SCHEDULE,
     "DeleteSchedule": _CHANGES_SCHEDULE,

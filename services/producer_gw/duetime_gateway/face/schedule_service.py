@@ -28,6 +28,9 @@ class ScheduleService:
         unary, shown = grpc.unary_unary_rpc_method_handler, pb.Schedule.SerializeToString
         return {
             "PutSchedule": unary(self.put, pb.PutScheduleRequest.FromString, pb.PutScheduleResponse.SerializeToString),
+            "PutSchedules": unary(
+                self.put_all, pb.PutSchedulesRequest.FromString, pb.PutSchedulesResponse.SerializeToString
+            ),
             "GetSchedule": unary(self.get, pb.GetScheduleRequest.FromString, shown),
             "ListSchedules": unary(
                 self.list, pb.ListSchedulesRequest.FromString, pb.ListSchedulesResponse.SerializeToString
@@ -42,6 +45,11 @@ class ScheduleService:
 
     async def put(self, request: pb.PutScheduleRequest, context: Context) -> pb.PutScheduleResponse:
         return await self._schedules.put(draft_of(request.schedule.message), request, caller(context))
+
+    async def put_all(self, request: pb.PutSchedulesRequest, context: Context) -> pb.PutSchedulesResponse:
+        drafts = [draft_of(one.schedule.message) for one in request.puts]
+        with await room_in_turn(self._answers, context.peer(), request.ByteSize(), remaining_ms(context)):
+            return await self._schedules.put_all(drafts, request, caller(context))
 
     async def get(self, request: pb.GetScheduleRequest, context: Context) -> pb.Schedule:
         asked = ScheduleChanges(request.topic, request.name, next_count=request.next_count)

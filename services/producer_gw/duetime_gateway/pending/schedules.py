@@ -1,12 +1,16 @@
 """Schedules: each call goes to the one shard that the schedule's name selects, like a message with that key."""
 
+import asyncio
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, starmap
 
 from duetime.v1 import pending_pb2, schedules_pb2, store_pb2
-from duetime_core.clock import Clock
+from duetime_core.clock import Clock, turn
 from duetime_core.errors import DueTimeError, InvalidArgument, Violation, refuse
 from duetime_core.planning import first_times, rule_violations
+from duetime_core.rpc.calls import fault_of
 from duetime_format import limits
 from duetime_format.admission import Draft, schedule_violations, topic_violations
 from duetime_format.errors import within
@@ -16,9 +20,8 @@ from duetime_gateway.deadlines import timeout_of
 from duetime_gateway.pending.listing import PendingLister
 from duetime_gateway.routing.topics import TopicRegistry
 from duetime_gateway.sending.drafts import Caller, DraftList
-from duetime_gateway.sending.encoding import DraftBatch, Encoder
-from duetime_gateway.shards.route import Route
-from duetime_gateway.shards.shard import Shard
+from duetime_gateway.sending.encoding import DraftBatch, RecordGroup
+from duetime_gateway.sending.sender import STEP_S, Sender
 from duetime_gateway.shards.shards import Shards
 
 Change = store_pb2.ScheduleChange
@@ -46,7 +49,7 @@ class ScheduleRouter:
         self,
         topics: TopicRegistry,
         shards: Shards,
-        encoder: Encoder,
+        sender: Sender,
         listing: PendingLister,
         clock: Clock,
         *,
@@ -54,7 +57,7 @@ class ScheduleRouter:
     ) -> None:
         self._topics = topics
         self._shards = shards
-        self._encoder = encoder
+        self._sender = sender
         self._listing = listing
         self._clock = clock
         self._timeout_ms = timeout_ms
@@ -68,41 +71,84 @@ class ScheduleRouter:
             InvalidArgument: the message or the schedule breaks rules.
             DueTimeError: the topic can't be created, or an error of the shard.
         """
-        name = request.schedule.name
-        refuse(list(_draft_violations(draft, name)))
+        refuse(list(_draft_violations(draft, request.schedule.name)))
         if request.dry_run:
             return _preview(request, self._clock.now_ms())
         timeout_ms = timeout_of(self._timeout_ms, caller.remaining_ms)
-        # The shard decides on the due time; the topic's max_delay limits the longest wait.
-        own = replace(
-            draft, keys=[name], replace=True, delay_ms=_longest_wait_ms(request.schedule, self._clock.now_ms())
-        )
-        kind = request.schedule.WhichOneof("times") or "times"
-        shard, record = await self._encoded(own, kind, caller, timeout_ms)
-        asked = store_pb2.PutStoredScheduleRequest(record=record, create_only=request.create_only)
-        asked.schedule.CopyFrom(request.schedule)
-        asked.schedule.ClearField("message")
-        answer: schedules_pb2.PutScheduleResponse = await shard.store.ask("PutSchedule", asked, timeout_ms)
+        batch = await self._encoded([draft], [request], caller, timeout_ms)
+        if 0 in batch.faults:
+            raise _about_message(batch.faults[0], request.schedule)
+        ((number, group),) = batch.replacing.items()
+        asked = _stored(request, group.records[0])
+        answer: schedules_pb2.PutScheduleResponse
+        answer = await self._shards.get(number).store.ask("PutSchedule", asked, timeout_ms)
         return answer
 
-    async def _encoded(self, draft: Draft, kind: str, caller: Caller, timeout_ms: float) -> tuple[Shard, bytes]:
-        """The shard of the draft, and its record."""
-        routes = await self._topics.routes_to_write([draft.topic], timeout_ms * READY_BY, caller.sharer)
-        batch = DraftBatch(DraftList([draft]), self._clock.now_ms(), caller.host)
-        self._encoder.encode(batch, [0], routes)
-        if batch.unready:
-            ((_, number),) = batch.unready
-            batch.unready.clear()
-            route = routes[draft.topic]
-            assert isinstance(route, Route), "a draft without a route has a fault"
-            (error,) = (await self._shards.get(number).all_ready([route], timeout_ms * READY_BY)).values()
-            if error is not None:
-                raise error
-            self._encoder.encode(batch, [0], routes)
-        if 0 in batch.faults:
-            raise _about_message(batch.faults[0], kind)
-        ((number, group),) = batch.replacing.items()
-        return self._shards.get(number), group.records[0]
+    async def put_all(
+        self, drafts: Sequence[Draft], request: schedules_pb2.PutSchedulesRequest, caller: Caller
+    ) -> schedules_pb2.PutSchedulesResponse:
+        """As `put` for each, with one call of each shard. `drafts`: their messages.
+
+        Raises:
+            InvalidArgument: none, too many or too large ones, or a dry run. Other errors are faults of single ones.
+        """
+        puts, size = request.puts, request.ByteSize()
+        found = list(within("puts", len(puts), 1, limits.SCHEDULES_PUT_MAX))
+        if size > limits.SCHEDULES_PUT_BYTES_MAX:
+            found.append(Violation("puts", f"{size} bytes exceed the limit of {limits.SCHEDULES_PUT_BYTES_MAX}"))
+        if any(one.dry_run for one in puts):
+            found.append(Violation("puts.dry_run", "is set: PutSchedule has it"))
+        refuse(found)
+        timeout_ms = timeout_of(self._timeout_ms, caller.remaining_ms)
+        results: dict[int, schedules_pb2.PutScheduleResult | DueTimeError] = {}
+        valid: list[int] = []
+        for index, (draft, one) in enumerate(zip(drafts, puts, strict=True)):
+            if violations := list(_draft_violations(draft, one.schedule.name)):
+                results[index] = InvalidArgument(violations)
+            else:
+                valid.append(index)
+        batch = await self._encoded([drafts[at] for at in valid], [puts[at] for at in valid], caller, timeout_ms)
+        for at, error in batch.faults.items():
+            results[valid[at]] = _about_message(error, puts[valid[at]].schedule)
+
+        async def put(number: int, group: RecordGroup) -> None:
+            places = [valid[at] for at in group.indices]
+            stored = [_stored(puts[at], record) for at, record in zip(places, group.records, strict=True)]
+            asked = store_pb2.PutStoredSchedulesRequest(puts=stored)
+            try:
+                answer = await self._shards.get(number).store.ask("PutSchedules", asked, timeout_ms)
+            except DueTimeError as error:
+                results.update(dict.fromkeys(places, error))
+            else:
+                results.update(zip(places, answer.results, strict=True))
+
+        await asyncio.gather(*starmap(put, batch.replacing.items()))
+        ordered = [results[index] for index in range(len(puts))]
+        return schedules_pb2.PutSchedulesResponse(results=map(_result, ordered))
+
+    async def _encoded(
+        self,
+        drafts: Sequence[Draft],
+        puts: Sequence[schedules_pb2.PutScheduleRequest],
+        caller: Caller,
+        timeout_ms: float,
+    ) -> DraftBatch:
+        """The batch with each draft in the group of its shard, or among the faults."""
+        now_ms = self._clock.now_ms()
+        # The shard decides on the due time; the topic's max_delay limits the longest wait.
+        own: list[Draft] = []
+        began_s = time.perf_counter()
+        for draft, one in zip(drafts, puts, strict=True):
+            wait_ms = _longest_wait_ms(one.schedule, now_ms)
+            own.append(replace(draft, keys=[one.schedule.name], replace=True, delay_ms=wait_ms))
+            if time.perf_counter() - began_s > STEP_S:
+                await turn()
+                began_s = time.perf_counter()
+        known_by_ms = self._clock.monotonic_ms() + timeout_ms * READY_BY
+        batch = DraftBatch(DraftList(own), now_ms, caller.host)
+        routes = await self._topics.routes_to_write(batch.drafts.topics(), timeout_ms * READY_BY, caller.sharer)
+        await self._sender.encode(batch, range(len(own)), routes, known_by_ms)
+        return batch
 
     async def change(self, asked: ScheduleChanges, remaining_ms: float | None) -> store_pb2.ChangeScheduleResponse:
         """Changes a schedule, or reads it.
@@ -217,10 +263,22 @@ def _longest_wait_ms(schedule: schedules_pb2.Schedule, now_ms: int) -> int:
     return min(max((later - at for at, later in pairwise([now_ms, *times])), default=1), DELAY_MS_MAX)
 
 
-def _about_message(error: DueTimeError, kind: str) -> DueTimeError:
-    """The error with its fields within the schedule. `kind`: the field of the times, which decide the delay."""
+def _about_message(error: DueTimeError, schedule: schedules_pb2.Schedule) -> DueTimeError:
+    """The error with its fields within the schedule, whose times decide the delay."""
     if type(error) is not InvalidArgument:
         return error
-    names = {"delay_ms": f"schedule.{kind}"}
+    names = {"delay_ms": f"schedule.{schedule.WhichOneof('times') or 'times'}"}
     found = [Violation(names.get(one.field, f"{_MESSAGE}.{one.field}"), one.description) for one in error.violations]
     return InvalidArgument(found, reason=error.reason)
+
+
+def _result(found: schedules_pb2.PutScheduleResult | DueTimeError) -> schedules_pb2.PutScheduleResult:
+    return schedules_pb2.PutScheduleResult(fault=fault_of(found)) if isinstance(found, DueTimeError) else found
+
+
+def _stored(request: schedules_pb2.PutScheduleRequest, record: bytes) -> store_pb2.PutStoredScheduleRequest:
+    """The put as stores take it."""
+    asked = store_pb2.PutStoredScheduleRequest(record=record, create_only=request.create_only)
+    asked.schedule.CopyFrom(request.schedule)
+    asked.schedule.ClearField("message")
+    return asked

@@ -176,7 +176,7 @@ class Sender:
             self._submit_whole(sending, batch, deadline_ms)
             return sending
         if new_count <= NEW_AT_ONCE:
-            packed = await self._encode(batch, range(count), routes, announced_by_ms, pack)
+            packed = await self.encode(batch, range(count), routes, announced_by_ms, pack)
             if packed is not None:
                 return await self._begin_packed(packed, size, deadline_ms, order, caller)
             with sending.beginning():
@@ -185,7 +185,7 @@ class Sender:
         with sending.beginning():
             for first in range(0, count, NEW_AT_ONCE):
                 began_s, little_count = time.perf_counter(), self._little_count
-                await self._encode(batch, range(count)[first : first + NEW_AT_ONCE], routes, announced_by_ms)
+                await self.encode(batch, range(count)[first : first + NEW_AT_ONCE], routes, announced_by_ms)
                 await self._submit_all(sending, batch, deadline_ms, order or batch, caller)
                 await sending.settled()
                 if self._little_count > little_count:
@@ -212,7 +212,7 @@ class Sender:
         route = routes[topic]
         if isinstance(route, Route):
             self.encoder.choose_one(batch, first, route)
-        packed = await self._encode(batch, range(len(drafts)), routes, announced_by_ms, pack)
+        packed = await self.encode(batch, range(len(drafts)), routes, announced_by_ms, pack)
         if packed is None:
             is_lite = isinstance(route, Route) and route.is_lite
             check_batch(batch, drafts.violations(is_lite=is_lite))
@@ -260,7 +260,7 @@ class Sender:
                 sending.add(shard, (), stored)
         return sending
 
-    async def _encode(
+    async def encode(
         self,
         batch: DraftBatch,
         indices: Sequence[int],

@@ -6,23 +6,28 @@ next occurrence: a change finds either this occurrence pending, or the next one.
 """
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
 from duetime.v1 import schedules_pb2, store_pb2
 from duetime_core.errors import (
     AlreadyExists,
+    DueTimeError,
     FailedPrecondition,
     InvalidArgument,
     NotFound,
     Unavailable,
     Violation,
+    refuse,
 )
 from duetime_core.planning import time_after, times_ahead
+from duetime_core.rpc.calls import fault_of
 from duetime_format import limits, record
+from duetime_format.errors import within
 from duetime_format.lanes import is_timer_lane, lane_of
 from duetime_format.properties import VALUE_END, as_text, value_of
 from duetime_format.record import Record
@@ -37,6 +42,7 @@ from duetime_store.pending.keys import Name, UpsertKeys
 from duetime_store.pending.replacing import MessageReplacer, name_taken
 from duetime_store.pending.rules import asked_schedule, shown_message, shown_rule
 from duetime_store.pending.targets import ROUNDS_MAX, Place
+from duetime_store.reading.turns import ScanTurns
 from duetime_store.writing.ends import cancel, state_of
 from duetime_store.writing.flusher import Flusher
 from duetime_store.writing.occurrences import as_occurrence, paused, topic_of
@@ -64,19 +70,55 @@ class PendingOccurrence(NamedTuple):
         return self.lane, self.entry
 
 
+class PutOccurrence(NamedTuple):
+    """The result of a put."""
+
+    one: PendingOccurrence
+    is_new: bool = False
+    is_unchanged: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class ScheduleJob(Generic[Result]):
+    """An act on the pending occurrence of a name; its argument is None if there is none."""
+
+    name: Name
+    act: Callable[[PendingOccurrence | None], Result]
+    result: Result | None = None
+    error: DueTimeError | None = None
+    # The place whose end was durable at the last look.
+    settled: Place | None = None
+    rounds: int = 0
+
+    def outcome(self) -> Result:
+        """Raises: DueTimeError: that of the act."""
+        if self.error is not None:
+            raise self.error
+        assert self.result is not None, "the act was performed"
+        return self.result
+
+
 class ScheduleKeeper:
-    """Serves PutSchedule and ChangeSchedule."""
+    """Serves PutSchedule, PutSchedules and ChangeSchedule."""
 
     def __init__(
-        self, store: Store, keys: UpsertKeys, replacing: MessageReplacer, flusher: Flusher, *, shard: int
+        self,
+        store: Store,
+        keys: UpsertKeys,
+        replacing: MessageReplacer,
+        flusher: Flusher,
+        turns: ScanTurns,
+        *,
+        shard: int,
     ) -> None:
         self._store = store
         self._shard = shard
         self._keys = keys
         self._replacing = replacing
         self._flusher = flusher
+        self._turns = turns
         # Calls of one name take turns: otherwise each flush would let one pass, and make all others look again.
-        self._turns: WeakValueDictionary[Name, asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[Name, asyncio.Lock] = WeakValueDictionary()
 
     # --- putting ------------------------------------------------------------------------------------------------------
 
@@ -89,15 +131,61 @@ class ScheduleKeeper:
             ReadOnly, DiskFull, Stalled: the shard takes no sends now.
         """
         self._store.gate.check_send()
+        job = self._put_job(request)
+        await self._do([job])
+        await self._flusher.durable()
+        return self._put_answer(job.outcome())
+
+    async def put_all(self, request: store_pb2.PutStoredSchedulesRequest) -> schedules_pb2.PutSchedulesResponse:
+        """As `put` for each, those of one name in their order; durable on return.
+
+        Raises:
+            InvalidArgument: none, or too many.
+            ReadOnly, DiskFull, Stalled: the shard takes no sends now.
+        """
+        refuse(within("puts", len(request.puts), 1, limits.SCHEDULES_PUT_MAX))
+        self._store.gate.check_send()
+        jobs: list[ScheduleJob[PutOccurrence] | DueTimeError] = []
+        answer = schedules_pb2.PutSchedulesResponse()
+        with self._turns.walk() as walk:
+            walk.start_freely()
+            for one in request.puts:
+                try:
+                    jobs.append(self._put_job(one))
+                except DueTimeError as error:
+                    jobs.append(error)
+                if walk.is_over:
+                    await walk.breathe()
+        await self._do([job for job in jobs if isinstance(job, ScheduleJob)])
+        await self._flusher.durable()
+        with self._turns.walk() as walk:
+            walk.start_freely()
+            for job in jobs:
+                answer.results.append(self._put_result(job))
+                if walk.is_over:
+                    await walk.breathe()
+        return answer
+
+    def _put_result(self, job: ScheduleJob[PutOccurrence] | DueTimeError) -> schedules_pb2.PutScheduleResult:
+        try:
+            if isinstance(job, DueTimeError):
+                raise job
+            return schedules_pb2.PutScheduleResult(put=self._put_answer(job.outcome(), with_message=False))
+        except DueTimeError as error:
+            return schedules_pb2.PutScheduleResult(fault=fault_of(error))
+
+    def _put_job(self, request: store_pb2.PutStoredScheduleRequest) -> ScheduleJob[PutOccurrence]:
+        """The put of a schedule. Raises: InvalidArgument, or an error of the record."""
         now_ms = self._store.clock.now_ms()
         wanted = asked_schedule(request.schedule, now_ms)
         found = self._asked_record(request.record, wanted.name)
         keeps_start = request.schedule.HasField("every") and not request.schedule.every.start_at_ms
         name = topic_of(found), wanted.name
 
-        def act(old: PendingOccurrence | None) -> tuple[PendingOccurrence, bool, bool]:
+        def act(old: PendingOccurrence | None) -> PutOccurrence:
             if old is None:
-                return self._store_next(found, wanted, None), True, False
+                first = paused(wanted) if request.schedule.paused else wanted
+                return PutOccurrence(self._store_next(found, first, None), is_new=True)
             known = old.schedule
             is_kept = keeps_start and known.every_ms == wanted.every_ms
             asked = replace(wanted, start_at_ms=known.start_at_ms) if is_kept else wanted
@@ -105,7 +193,7 @@ class ScheduleKeeper:
             is_same = is_same_rule and asked.missed == known.missed and _content(found) == _content(old.record)
             # The times can be computed again: the schedule resumes.
             if is_same and (request.create_only or not known.fault):
-                return old, False, True
+                return PutOccurrence(old, is_unchanged=True)
             if request.create_only:
                 text = f"topic {name[0]} has another schedule {shown(name[1])}"
                 raise AlreadyExists(text, reason="SCHEDULE_EXISTS")
@@ -116,14 +204,16 @@ class ScheduleKeeper:
                 asked = replace(asked, planned=known.planned, after=known.after, moved_from=known.moved_from)
             elif is_kept:
                 asked = replace(asked, planned=time_after(asked, now_ms) or asked.planned)
-            return self._store_next(found, asked, old.place), False, False
+            return PutOccurrence(self._store_next(found, asked, old.place))
 
-        one, is_new, is_unchanged = await self._on(name, act)
-        await self._flusher.durable()
-        stored_bytes = 0 if is_unchanged else len(found.body)
-        answer = self._shown(one, 1)
+        return ScheduleJob(name, act)
+
+    def _put_answer(self, put: PutOccurrence, *, with_message: bool = True) -> schedules_pb2.PutScheduleResponse:
         return schedules_pb2.PutScheduleResponse(
-            schedule=answer, created=is_new, unchanged=is_unchanged, stored_bytes=stored_bytes
+            schedule=self._shown(put.one, 1, with_message=with_message),
+            created=put.is_new,
+            unchanged=put.is_unchanged,
+            stored_bytes=0 if put.is_unchanged else len(put.one.record.body),
         )
 
     def _asked_record(self, data: bytes, name: str) -> Record:
@@ -174,7 +264,9 @@ class ScheduleKeeper:
                 message_id = self._run(old, request.request_id)
             return old
 
-        one = await self._on(name, act)
+        job = ScheduleJob(name, act)
+        await self._do([job])
+        one = job.outcome()
         if change != Change.SCHEDULE_CHANGE_UNSPECIFIED:
             await self._flusher.durable()
         return store_pb2.ChangeScheduleResponse(
@@ -229,40 +321,68 @@ class ScheduleKeeper:
 
     # --- both ---------------------------------------------------------------------------------------------------------
 
-    async def _on(self, name: Name, act: Callable[[PendingOccurrence | None], Result]) -> Result:
-        """Performs an act on the pending occurrence of a name, in one step of the writer; None: there is none.
+    async def _do(self, jobs: Sequence[ScheduleJob[Any]]) -> None:
+        """Performs each act on the pending occurrence of its name, in one step of the writer; those of one name in
+        their order. Each round does all that need no other flush first."""
+        async with AsyncExitStack() as held:
+            # Sorted: two calls that wait for each other's names would never end.
+            for name in sorted({job.name for job in jobs}):
+                await held.enter_async_context(self._locks.setdefault(name, asyncio.Lock()))
+            left = jobs
+            while left:
+                await self._keys.learn([job.name for job in left])
+                left = await self._round(left)
+                if left:
+                    await self._flusher.durable()
+
+    async def _round(self, jobs: Sequence[ScheduleJob[Any]]) -> list[ScheduleJob[Any]]:
+        """The jobs for the next round."""
+        left, met = [], set[Name]()
+        with self._turns.walk() as walk:
+            walk.start_freely()
+            for job in jobs:
+                if job.name in met or not self._try(job):
+                    left.append(job)
+                met.add(job.name)
+                if walk.is_over:
+                    await walk.breathe()
+        return left
+
+    def _try(self, job: ScheduleJob[Any]) -> bool:
+        """Returns whether the job is done; False: a flush or a look-up has to come first."""
+        try:
+            return self._act(job)
+        except DueTimeError as error:
+            job.error = error
+            return True
+
+    def _act(self, job: ScheduleJob[Any]) -> bool:
+        """As `_try`.
 
         Raises:
             AlreadyExists: a pending message has the name as its key.
             Unavailable: other calls keep changing the schedule.
         """
-        async with self._turns.setdefault(name, asyncio.Lock()):
-            return await self._act(name, act)
-
-    async def _act(self, name: Name, act: Callable[[PendingOccurrence | None], Result]) -> Result:
-        """`_on` in its turn."""
-        settled: Place | None = None
-        for _ in range(ROUNDS_MAX):
-            await self._keys.learn([name])
-            if not self._keys.knows(name):
-                continue
-            newest = self._keys.newest(name)
-            if newest is None:
-                return act(None)
-            place = newest.lane, newest.entry
-            state = state_of(self._store.lanes, *place)
-            if self._replacing.is_staged(place) or (state != PENDING and settled != place):
-                # A power cut might lose it, or its end, and keep a record that relies on it, or contradict an answer.
-                await self._flusher.durable()
-                settled = place
-                continue
-            if state != PENDING:
-                return act(None)
-            one = self._read(place)
-            if one is None:
-                raise name_taken(*name, "a pending message has it as its key")
-            return act(one)
-        raise Unavailable(f"other calls keep changing schedule {shown(name[1])}", reason="CONTENDED")
+        job.rounds += 1
+        if job.rounds > ROUNDS_MAX:
+            raise Unavailable(f"other calls keep changing schedule {shown(job.name[1])}", reason="CONTENDED")
+        if not self._keys.knows(job.name):
+            return False
+        newest = self._keys.newest(job.name)
+        if newest is None:
+            job.result = job.act(None)
+            return True
+        place = newest.lane, newest.entry
+        state = state_of(self._store.lanes, *place)
+        if self._replacing.is_staged(place) or (state != PENDING and job.settled != place):
+            # A power cut might lose it, or its end, and keep a record that relies on it, or contradict an answer.
+            job.settled = place
+            return False
+        one = self._read(place) if state == PENDING else None
+        if one is None and state == PENDING:
+            raise name_taken(*job.name, "a pending message has it as its key")
+        job.result = job.act(one)
+        return True
 
     def _read(self, place: Place) -> PendingOccurrence | None:
         """The occurrence in an entry; None: a message of another kind."""
@@ -281,9 +401,10 @@ class ScheduleKeeper:
         result = self._replacing.put(own, asked, place, LATEST_MAX, (topic_of(found), schedule.name))
         return PendingOccurrence(result.lane, result.entry, result.due_at_ms, own, schedule)
 
-    def _shown(self, one: PendingOccurrence, count: int) -> schedules_pb2.Schedule:
+    def _shown(self, one: PendingOccurrence, count: int, *, with_message: bool = True) -> schedules_pb2.Schedule:
         answer = shown_rule(one.schedule)
-        answer.message.CopyFrom(shown_message(one.record))
+        if with_message:
+            answer.message.CopyFrom(shown_message(one.record))
         answer.shard, answer.lane, answer.entry, answer.due_at_ms = self._shard, one.lane, one.entry, one.due_at_ms
         answer.message_id = as_text(value_of(one.record.properties, _UNIQ_KEY))
         del answer.next_at_ms[:]
