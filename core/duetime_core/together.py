@@ -34,6 +34,7 @@ from duetime_core.errors import StartupError
 from duetime_core.metadata import upgrade
 from duetime_core.node.life import Node, main
 from duetime_core.node.settings import NodeSettings
+from duetime_core.rpc.fronts import FrontKind
 from duetime_core.rpc.probes import WorstCondition
 from duetime_core.within.places import places
 
@@ -84,6 +85,10 @@ class TogetherSettings:
     @property
     def metrics_port(self) -> int:
         return int(self.gateway.metrics_port)
+
+    @property
+    def front(self) -> FrontKind:
+        return FrontKind(self.gateway.front)
 
     @property
     def log_level(self) -> str:

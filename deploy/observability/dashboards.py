@@ -55,6 +55,11 @@ def quantiles(metric: str, by: str = "") -> tuple[tuple[str, str], ...]:
     )
 
 
+def by_process(query: str) -> tuple[str, str]:
+    """One line for each process."""
+    return f"sum by (job, instance) ({query})", "{{job}} {{instance}}"
+
+
 def by_lane(aggregate: str, metric: str) -> tuple[tuple[str, str], ...]:
     """One line for each level, and one for all lanes for any time (numbers from 1000)."""
     return (
@@ -212,11 +217,7 @@ STORES = Dashboard(
                 ("sum by (instance, lane) (duetime_store_order_runs)", "lane {{lane}} {{instance}}"),
                 text="About ten for 10 million messages. If the number only grows, merges fail.",
             ),
-            panel(
-                "Their size",
-                ("sum by (instance) (duetime_store_order_bytes)", "{{instance}}"),
-                unit="bytes",
-            ),
+            panel("Their size", by_process("duetime_store_order_bytes"), unit="bytes"),
         ),
     ),
 )
@@ -322,22 +323,15 @@ PROCESSES = Dashboard(
                     "{{job}} {{method}} {{code}}",
                 ),
             ),
-            panel("Calls in flight", ("sum by (job, instance) (duetime_calls_in_flight)", "{{job}} {{instance}}")),
+            panel("Calls in flight", by_process("duetime_calls_in_flight")),
         ),
         (
             panel(
                 "Processors",
-                (
-                    f'sum by (job, instance) (rate(process_cpu_seconds_total{{job=~"duetime-.*"}}{RATE}))',
-                    "{{instance}}",
-                ),
+                by_process(f'rate(process_cpu_seconds_total{{job=~"duetime-.*"}}{RATE})'),
                 text="1: one whole processor.",
             ),
-            panel(
-                "Memory",
-                ('sum by (job, instance) (process_resident_memory_bytes{job=~"duetime-.*"})', "{{instance}}"),
-                unit="bytes",
-            ),
+            panel("Memory", by_process('process_resident_memory_bytes{job=~"duetime-.*"}'), unit="bytes"),
         ),
         (
             panel(
@@ -355,6 +349,9 @@ PROCESSES = Dashboard(
                     "shard {{shard}}",
                 ),
                 unit="s",
+            ),
+            panel(
+                "Processes by gRPC server", ("count by (version, front) (duetime_build_info)", "{{version}} {{front}}")
             ),
         ),
     ),
@@ -403,11 +400,14 @@ CALLERS = Dashboard(
             ),
         ),
         (
-            panel("Connections", ("sum by (job, instance) (duetime_connections)", "{{job}} {{instance}}")),
-            panel(
-                "Calls admitted by outdated rights, per second",
-                (f"sum by (instance) (rate(duetime_gateway_stale_calls_total{RATE}))", "{{instance}}"),
-            ),
+            panel("Connections", by_process("duetime_connections")),
+            panel("Admitted by old rights, per second", by_process(f"rate(duetime_gateway_stale_calls_total{RATE})")),
+        ),
+        (
+            panel("Compiled front: connections that wait", by_process("duetime_front_waiting_connections")),
+            panel("Compiled front: clients that read nothing", by_process("duetime_front_unread_connections")),
+            panel("Compiled front: unread answers", by_process("duetime_front_answer_bytes"), unit="bytes"),
+            panel("Compiled front: rejected per second", by_process(f"rate(duetime_front_refused_total{RATE})")),
         ),
         (
             panel(

@@ -1,6 +1,7 @@
 """A server's metrics of its calls, on a real socket."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 from duetime_core.errors import NotFound
-from duetime_core.rpc.serving import Server, make_channel
+from duetime_core.rpc.serving import FrontKind, Server, make_channel
 from duetime_core.telemetry.meter import CALL_BUCKETS_S, MethodMeter, export_process
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -108,8 +109,7 @@ def test_buckets_are_cumulative() -> None:
 
 def test_process_reports_its_build_and_resources() -> None:
     registry = CollectorRegistry()
-    export_process("store", registry)
+    export_process("store", registry, FrontKind.COMPILED)
     text = generate_latest(registry).decode()
-    assert "duetime_build_info{" in text
-    assert 'process="store"' in text
+    assert re.search(r'^duetime_build_info\{.*front="compiled",process="store"', text, re.MULTILINE)
     assert "process_resident_memory_bytes" in text

@@ -178,13 +178,13 @@ async def _run(process: str, settings: S, make: Callable[[S, Clock], Node]) -> N
             node.registry, settings.metrics_at, settings.metrics_port, pages, settings.metrics_certificates()
         )
         with_metrics.callback(stop_metrics)
-        export_process(process, node.registry)
+        export_process(process, node.registry, settings.front.value)
         _calm_collector(node.registry)
         lag = LoopLag(node.registry)
         lag.start()
         with_metrics.callback(lag.stop)
         ready: dict[str, Any] = {"serving": process, "port": node.port, "metrics_port": metrics_port}
-        log.info("serving", **ready, compiled=in_use)
+        log.info("serving", **ready, compiled=in_use, front=settings.front.value)
         _warn_of_exposed(settings)
         if supervised:
             echo(json.dumps(ready), flush=True)

@@ -104,6 +104,9 @@ class ProcessSettings(Protocol):
         ...
 
     @property
+    def front(self) -> FrontKind: ...
+
+    @property
     def log_level(self) -> str: ...
 
     @property

@@ -77,13 +77,13 @@ class CallMeter(Collector):
         )
 
 
-def export_process(process: str, registry: CollectorRegistry) -> None:
-    """Registers metrics of the process itself: version, memory, processor time, files."""
+def export_process(process: str, registry: CollectorRegistry, front: str = "none") -> None:
+    """Registers metrics of the process itself: version, its gRPC server, memory, processor time, files."""
     try:
         release = version("duetime")
     except PackageNotFoundError:
         release = "unknown"
-    build = Gauge("duetime_build_info", "1", ["process", "version", "python", "compiled"], registry=registry)
-    build.labels(process, release, platform.python_version(), "yes" if in_use else "no").set(1)
+    build = Gauge("duetime_build_info", "1", ["process", "version", "python", "compiled", "front"], registry=registry)
+    build.labels(process, release, platform.python_version(), "yes" if in_use else "no", front).set(1)
     ProcessCollector(registry=registry)
     registry.register(DefectCollector())
