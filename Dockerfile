@@ -2,6 +2,11 @@
 # Targets: gateway, store, scheduler, retry, webhooks, console (servers) and spark (the data pipeline).
 # A builder without BuildKit runs every stage above its target, so the stages of `spark` alone are at the end.
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
+# An image of deploy/docker/native.Dockerfile: its wheels become part of the servers. Without it there are none.
+ARG NATIVE_IMAGE=${PYTHON_IMAGE}
+
+FROM ${NATIVE_IMAGE} AS native
+RUN install -d /opt/native
 
 FROM ${PYTHON_IMAGE} AS packages
 WORKDIR /build
@@ -65,6 +70,7 @@ STOPSIGNAL SIGTERM
 FROM process AS server
 COPY --from=packages /opt/duetime /opt/duetime
 COPY --from=wheel /opt/package /opt/duetime
+COPY --from=native /opt/native /opt/duetime
 ENV DUETIME_LOG_FORMAT=json
 USER 10001:10001
 

@@ -21,6 +21,7 @@ METRICS_TIMEOUT_S = 10.0
 NAMES = ("store", "gateway", "scheduler", "retry")
 # The single process of all four services, and the module of each process.
 TOGETHER = "cluster"
+FRONT = "DUETIME_FRONT"
 # The webhook worker, a further process that options start.
 WEBHOOKS = "webhooks"
 MODULES = {TOGETHER: "duetime_core.together", **{name: f"duetime_{name}" for name in (*NAMES, WEBHOOKS)}}
@@ -151,12 +152,12 @@ class Processes:
 
 
 def inherited() -> dict[str, str]:
-    """This process's environment, without variables of DueTime, and without the SDK's choice of gRPC's engine here:
-    another tree may choose differently."""
+    """This process's environment, without the SDK's choice of gRPC's engine here, because another tree may choose
+    differently, and without variables of DueTime, except for its gRPC server: `DUETIME_FRONT=compiled make kills`."""
     return {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith("DUETIME_") and (name, value) != (VARIABLE, FORMER_ENGINE)
+        if (name == FRONT or not name.startswith("DUETIME_")) and (name, value) != (VARIABLE, FORMER_ENGINE)
     }
 
 

@@ -3,6 +3,7 @@
     servers    packages of the four servers
     spark      those, and packages of the pipeline
     build      packages that build the wheel
+    native     packages that build the wheels in Rust
 
 The hashes are the package index's for every file of a version, so that each platform finds its own.
 """
@@ -12,7 +13,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-EXTRAS = {"servers": ("otel", "rocketmq"), "spark": ("spark", "otel", "rocketmq"), "build": ("build",)}
+EXTRAS = {
+    "servers": ("otel", "rocketmq"),
+    "spark": ("spark", "otel", "rocketmq"),
+    "build": ("build",),
+    "native": ("native",),
+}
 HERE = Path(__file__).parent
 PROJECT = HERE.parents[1]
 OPTIONS = "--quiet --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate".split()

@@ -11,6 +11,7 @@ import yaml
 
 PROJECT = Path(__file__).resolve().parents[2]
 DOCKERFILE = (PROJECT / "Dockerfile").read_text()
+NATIVE = (PROJECT / "deploy" / "docker" / "native.Dockerfile").read_text()
 SERVERS = ("gateway", "store", "scheduler", "retry", "webhooks")
 TARGETS = (*SERVERS, "console", "spark")
 
@@ -43,7 +44,8 @@ def test_compose_builds_every_target_from_the_root() -> None:
     services = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())["services"].values()
     built = [(service["image"].partition(":")[0], service["build"]) for service in services if "build" in service]
     # Each by one service: two of them would build it twice.
-    expected = [(f"duetime/{name}", {"context": ".", "target": name}) for name in sorted(TARGETS)]
+    natives = {name: {} if name == "spark" else {"args": ["NATIVE_IMAGE"]} for name in TARGETS}
+    expected = [(f"duetime/{name}", {"context": ".", "target": name} | natives[name]) for name in sorted(TARGETS)]
     assert sorted(built, key=lambda one: one[0]) == expected
 
 
@@ -90,20 +92,26 @@ def test_requirements_are_those_of_both_distributions_and_of_the_extras() -> Non
     assert not {"duetime", "pyspark", "pytest"} & of()
     assert of("spark") == of() | {"fsspec", "plotly", "pyarrow", "pyspark"}
     assert of("build") == {"cython", "hatchling", "setuptools"}
+    assert of("native") == {"grpcio-tools", "maturin"}
 
 
 def test_images_use_the_lock_file() -> None:
     """Their dependencies are checked in the images themselves."""
     locked = {line.split("==")[0].lower() for line in (PROJECT / "constraints.txt").read_text().split()}
     direct: set[str] = set()
-    for extra in ("spark", "build"):
+    for extra in ("spark", "build", "native"):
         command = [sys.executable, "deploy/docker/requirements.py", extra]
         done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
         direct |= {re.split(r"[\[>=<]", line)[0] for line in done.stdout.splitlines()}
     assert direct - {name.replace("_", "-") for name in locked} == set()
 
 
-LOCKS = {"servers": ("otel", "rocketmq"), "spark": ("spark", "otel", "rocketmq"), "build": ("build",)}
+LOCKS = {
+    "servers": ("otel", "rocketmq"),
+    "spark": ("spark", "otel", "rocketmq"),
+    "build": ("build",),
+    "native": ("native",),
+}
 
 
 def plain(name: str) -> str:
@@ -144,12 +152,14 @@ def test_images_packages_are_all_that_the_extras_ask_for(name: str) -> None:
 
 
 def test_images_install_nothing_without_its_hash() -> None:
-    lines = DOCKERFILE.replace("\\\n", " ").splitlines()
+    lines = (DOCKERFILE + NATIVE).replace("\\\n", " ").splitlines()
     installs = [part for line in lines for part in line.split("&&") if re.search(r"\bpip\b.* install ", part)]
-    assert len(installs) == 4
+    assert len(installs) == 6
     for one in installs:
         assert "--require-hashes" in one or "--no-deps" in one, one
-    assert {f"requirements-{name}.txt" for name in LOCKS} == set(re.findall(r"--requirement (\S+)", DOCKERFILE))
+    assert {f"requirements-{name}.txt" for name in LOCKS} == set(
+        re.findall(r"--requirement (\S+)", DOCKERFILE + NATIVE)
+    )
 
 
 def test_documents_that_the_wheel_has_are_copied_into_the_build() -> None:
