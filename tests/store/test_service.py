@@ -226,6 +226,7 @@ async def test_puts_during_a_flush_share_the_next(store: Running, monkeypatch: p
         assert release.wait(60)
         flush(segment)
 
+    monkeypatch.setattr(Segment, "is_plain", False)
     monkeypatch.setattr(Segment, "flush", held)
     puts = [asyncio.ensure_future(store.put(sent(f"{n:03}"))) for n in range(200)]
     async with asyncio.timeout(60):
@@ -248,6 +249,7 @@ async def test_failed_flush_stops_writes_and_is_reported(
             raise OSError(errno.EIO, "Input/output error")
 
         with monkeypatch.context() as patch:
+            patch.setattr(Segment, "is_plain", False)
             patch.setattr(Segment, "flush", broken)
             if mode == "sync":
                 with pytest.raises(grpc.aio.AioRpcError, match="Input/output error"):

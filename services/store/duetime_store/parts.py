@@ -1,7 +1,7 @@
 """The parts of a recovered shard: each is created here, once, with everything it needs."""
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from duetime_core.clock import Clock
@@ -44,6 +44,7 @@ from duetime_store.groups.subscription_groups import SubscriptionGroups
 from duetime_store.groups.topic_readers import TopicReaders
 from duetime_store.groups.unread import FindUnread, unread
 from duetime_store.lanes.alarm import ClockAlarm
+from duetime_store.log.disk_thread import make_disk_thread
 from duetime_store.metrics import StoreMetrics
 from duetime_store.pending.backlog import BacklogCounter
 from duetime_store.pending.cancelling import MessageCanceller
@@ -92,7 +93,7 @@ from duetime_store.writing.watch import DiskWatch
 class FileThreads:
     """The threads that write files for the event loop."""
 
-    flush: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "flush"))
+    flush: Executor = field(default_factory=lambda: make_disk_thread("flush"))
     # Checkpoints have their own thread: their flushes must not delay the log's.
     checkpoint: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "checkpoint"))
     # New topics do not wait until a checkpoint has flushed the queues.

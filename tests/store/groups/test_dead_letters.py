@@ -12,6 +12,7 @@ from duetime.v1 import consumer_pb2, store_pb2
 from duetime_format import record
 from duetime_format.names import dlq_topic, retry_topic
 from duetime_store.groups import dead_letters, snapshot
+from duetime_store.log.segment import Segment
 
 from tests.store.conftest import ids, sent
 from tests.store.groups.running import GROUP, Consuming, copy
@@ -181,13 +182,14 @@ async def test_dead_letters_stay_listed_after_a_failed_write(tmp_path: Path, mon
     async with Letters(tmp_path / "store") as store:
         await store.stub.PutTopic(store_pb2.PutTopicRequest(name=RETRY, queue_count=1))
         await store.die("a", "b")
-        write = store.node.store.log.write
+        write = Segment.write
 
-        def fail(runs: Any) -> Any:
-            monkeypatch.setattr(store.node.store.log, "write", write)
+        def fail(segment: Segment, position: int, buffers: Any) -> None:
+            monkeypatch.setattr(Segment, "write", write)
             raise OSError(errno.ENOSPC, "no room")
 
-        monkeypatch.setattr(store.node.store.log, "write", fail)
+        monkeypatch.setattr(Segment, "is_plain", False)
+        monkeypatch.setattr(Segment, "write", fail)
         with pytest.raises(grpc.aio.AioRpcError, match="no room"):
             await store.redrive(0)
         assert await store.there() == [0, 1]

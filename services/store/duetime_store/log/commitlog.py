@@ -146,9 +146,9 @@ class CommitLog:
             self.end = position + sum(map(len, buffers))
         return list(touched.values())
 
-    def only_appends(self, runs: Sequence[tuple[int, list[Buffer]]]) -> bool:
-        """Whether writing these runs creates no segment and begins none."""
-        return len(runs) == 1 and runs[0][0] == self.end and self.segment_at(self.end) is not None
+    def appended_to(self, runs: Sequence[tuple[int, list[Buffer]]]) -> Segment | None:
+        """The segment in which these runs continue the log; None: writing them creates or begins one."""
+        return self.segment_at(self.end) if len(runs) == 1 and runs[0][0] == self.end else None
 
     def continue_after(self, missing: list[tuple[int, int]]) -> None:
         """Begins a segment after the last of the missing parts, all of which are accepted as lost."""

@@ -52,6 +52,11 @@ class Segment:
         return self._fd
 
     @property
+    def is_plain(self) -> bool:
+        """Whether its disk is the machine's, so that its descriptor may be used without it."""
+        return type(self._disk) is Disk
+
+    @property
     def end(self) -> int:
         return self.base + self.size
 

@@ -29,6 +29,7 @@ from duetime_format.names import RAFT_TOPIC
 
 from duetime_store.copies.entries import Entry
 from duetime_store.files.gate import NO_FILES, NO_ROOM
+from duetime_store.log.disk_thread import WriteFailed, append
 from duetime_store.log.segment import Segment
 from duetime_store.metrics import StoreMetrics
 from duetime_store.writing.committing import Alone, Committer
@@ -186,7 +187,9 @@ class Flusher:
         try:
             if (closed := self._committer.write(batch)) is not None:
                 segments = await self._closed(batch, *closed)
-            elif not flushes and self._is_quick(batch):
+            elif (last := self._store.log.appended_to(batch.runs)) is not None and flushes:
+                segments = await self._append(batch, last, owed)
+            elif last is not None and self._is_quick(batch):
                 segments = self._write(batch, owed, flushes)
             else:
                 segments = await self._on_disk(lambda: self._write(batch, owed, flushes))
@@ -289,20 +292,39 @@ class Flusher:
     def _is_quick(self, batch: FlushBatch) -> bool:
         """Whether to write a batch without a flush on this thread: faster than two thread switches, each of which waits
         for a processor on a busy machine."""
-        return batch.size <= QUICK_BYTES_MAX and self._store.gate.is_idle and self._store.log.only_appends(batch.runs)
+        return batch.size <= QUICK_BYTES_MAX and self._store.gate.is_idle
 
     def _write(self, batch: FlushBatch, owed: list[Segment], flushes: bool) -> list[Segment]:
         """Runs on the executor's thread unless the batch is quick. `owed`: more segments to flush."""
         try:
             segments = self._store.log.write(batch.runs)
         except OSError as error:
-            if error.errno in NO_ROOM or error.errno in NO_FILES:
-                self._metrics.flush_error(error)
-                raise _BatchNotWritten(error) from error
+            self._check_written(error)
             raise
         if flushes:
-            _flush_all([*segments, *(segment for segment in owed if segment not in segments)])
+            _flush_all(_joined(segments, owed))
         return segments
+
+    async def _append(self, batch: FlushBatch, last: Segment, owed: list[Segment]) -> list[Segment]:
+        """As `_write`, for a batch that continues the last segment and is flushed: the usual case."""
+        store = self._store
+        ((position, buffers),) = batch.runs
+        store.gate.begin()
+        try:
+            await append(self._executor, last, position, buffers, _joined([last], owed))
+        except WriteFailed as failed:
+            self._check_written(failed.error)
+            raise failed.error from None
+        finally:
+            store.gate.end()
+        store.log.end = batch.end
+        return [last]
+
+    def _check_written(self, error: OSError) -> None:
+        """Raises: _BatchNotWritten: the error of a write can be made good."""
+        if error.errno in NO_ROOM or error.errno in NO_FILES:
+            self._metrics.flush_error(error)
+            raise _BatchNotWritten(error) from error
 
     async def _take_back(self, batch: FlushBatch, why: OSError) -> None:
         """Takes back the batch and everything staged after it. Those before it were proposed, and may be committed."""
@@ -354,6 +376,11 @@ def _text(error: OSError) -> str:
     """The error as text for operators."""
     name = f" {error.filename}" if error.filename else ""
     return f"writing{name or ' the log'}: {error.strerror or error}"
+
+
+def _joined(segments: list[Segment], owed: list[Segment]) -> list[Segment]:
+    """The segments to be flushed, each once."""
+    return [*segments, *(segment for segment in owed if segment not in segments)]
 
 
 def _flush_all(segments: list[Segment]) -> None:
