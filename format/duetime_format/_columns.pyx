@@ -21,8 +21,8 @@ from duetime_format.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from duetime_format._buffer cimport IntBuffer
 from duetime_format._bytes cimport CRC_ENDING_BYTES, crc32, crc_init, has_crc_mark, load32, load64
 from duetime_format.layout cimport (
-    FLAGS, ID_AT, ID_HASHES, KEY_CRCS, KEY_OF, KEYS_AT, LEVELS, OFFSETS, POSITION_AT, PROPERTIES_AT, QUEUE_ID_AT,
-    QUEUE_OFFSET_AT, REAL_OF, RECORD_BYTES_MIN, MAGIC_V1, ROWS, SIZES, STARTS, STORED_AT, SYS_FLAG_AT,
+    BORN_AT, FLAGS, ID_AT, ID_HASHES, KEY_CRCS, KEY_OF, KEYS_AT, LEVELS, OFFSETS, POSITION_AT, PROPERTIES_AT,
+    QUEUE_ID_AT, QUEUE_OFFSET_AT, REAL_OF, RECORD_BYTES_MIN, MAGIC_V1, ROWS, SIZES, STARTS, STORED_AT, SYS_FLAG_AT,
     SYS_TRANSACTION_ROLLBACK, TAGS_AT, TAGS_CODES, TIMER_AT, TIMER_OUT_DIGITS, TOPIC_FACTOR, Parts, Span,
     find_parts, is_record_magic, matches_crc
 )
@@ -318,6 +318,31 @@ cdef tuple walk(bytes records, int64_t at, int64_t position, bint is_put):
 
 
 # --- values of properties ---------------------------------------------------------------------------------------------
+
+
+def has_all_ids(columns):
+    """See columns.has_all_ids."""
+    cdef IntBuffer column = IntBuffer(columns)
+    cdef int64_t count = column.count // ROWS, index
+    for index in range(count):
+        if column.at[ID_HASHES * count + index] < 0:
+            return False
+    return True
+
+
+def unsendable(bytes data not None, columns):
+    """See columns.unsendable."""
+    cdef IntBuffer column = IntBuffer(columns)
+    cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(data)
+    cdef int64_t count = column.count // ROWS, index, start
+    found = []
+    for index in range(count):
+        start = column.at[STARTS * count + index]
+        if not 0 <= start <= PyBytes_GET_SIZE(data) - RECORD_BYTES_MIN:
+            raise ValueError(f"record {index} is not within {PyBytes_GET_SIZE(data)} bytes")
+        if at[start + BORN_AT] & 0x80 or column.at[FLAGS * count + index] & SYS_TRANSACTION_ROLLBACK:
+            found.append(index)
+    return found
 
 
 cdef struct Text:

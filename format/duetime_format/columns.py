@@ -38,7 +38,7 @@ _UNIQ_KEY, _TAGS, _KEYS, _DELAY, _REAL_TOPIC = (
 Ints = npt.NDArray[np.int64]
 Key = tuple[bytes, int]  # topic, queue id
 ROWS = 16
-KEY_OF, REAL_OF = 2, 10
+KEY_OF, REAL_OF, KEY_CRCS = 2, 10, 11
 # Rows that are indices in a run's data, -1: none.
 PLACES = (0, 9, 12, 13, 14, 15)
 # Replaces the CRC-32 of a key: there are several, or the CRC is this number.
@@ -238,6 +238,23 @@ def holds(data: bytes, three: bytes) -> bool:
     if _twin is not None:
         return bool(_twin.holds(data, three))
     return three in data
+
+
+def has_all_ids(run: RecordRun) -> bool:
+    """Whether each record has a message id."""
+    if _twin is not None:
+        return bool(_twin.has_all_ids(run.columns))
+    return bool((run.id_hashes >= 0).all())
+
+
+def unsendable(run: RecordRun) -> list[int]:
+    """Indices of records that are part of a transaction, invisible to every reader, or born before 1970."""
+    if _twin is not None:
+        found: list[int] = _twin.unsendable(run.data, run.columns)
+        return found
+    odd = (run.flags & layout.SYS_TRANSACTION) != 0
+    odd |= (np.frombuffer(run.data, np.uint8)[run.starts + layout.BORN_AT] & 0x80) != 0
+    return np.flatnonzero(odd).tolist()
 
 
 def values(records: bytes, sizes: list[int], names: tuple[bytes, ...]) -> list[list[bytes | None]]:

@@ -110,7 +110,7 @@ def assert_alike(call: Callable[[], object]) -> None:
 def taken_apart(data: bytes) -> tuple[object, ...]:
     taken = module.parse(data)
     entries = None if taken.entries is None else taken.entries.tolist()
-    return taken.keys, taken.columns.tolist(), taken.all_have_ids, entries
+    return taken.keys, taken.columns.tolist(), columns.has_all_ids(taken), entries
 
 
 def placed(data: bytes) -> tuple[object, ...]:
@@ -178,7 +178,7 @@ def test_more_keys_than_the_table_holds_keep_their_numbers(parse: Callable[[byte
 
 def test_no_records_are_taken_apart_to_nothing(parse: Callable[[bytes], Intake]) -> None:
     taken = parse(b"")
-    assert (taken.count, taken.keys, taken.entries, taken.all_have_ids) == (0, [], None, True)
+    assert (taken.count, taken.keys, taken.entries, columns.has_all_ids(taken)) == (0, [], None, True)
 
 
 def test_topic_is_no_longer_than_readers_of_the_log_take(parse: Callable[[bytes], Intake]) -> None:

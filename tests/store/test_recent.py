@@ -167,15 +167,18 @@ def test_twins_agree(batches: list[list[int]], bits: int) -> None:
         (np.zeros(2 * capacity, np.uint32), np.zeros(capacity, np.uint32), np.zeros(capacity, np.uint32))
         for _ in range(2)
     ]
+    places = [np.zeros(capacity, np.int64) for _ in range(2)]
     following, count = capacity + 1, 0
     for batch in batches:
         hashes = np.array(batch, np.int64)
         assert look(hashes, *tables[0], following, count) == twin.look(hashes, *tables[1], following, count)
         new = np.array([value for value in batch if value >= 0][:capacity], np.int64)
-        link(new, *tables[0], following)
-        twin.link(new, *tables[1], following)
+        positions = np.arange(len(new)) + 100 * following
+        link(new, *tables[0], following, positions, places[0])
+        twin.link(new, *tables[1], following, positions, places[1])
         following, count = following + len(new), min(count + len(new), capacity)
         assert all(np.array_equal(one, other) for one, other in zip(*tables, strict=True))
+        assert np.array_equal(*places)
 
 
 @pytest.mark.parametrize("count_max", [1_000_000, 1_100_000])

@@ -92,6 +92,11 @@ def minutes_of(dues_ms: Ints) -> Ints:
     return np.minimum(np.maximum(dues_ms // MINUTE_MS, 0), TIME_END - 1)
 
 
+def keys_due(lane: int, grain: CountGrain, dues_ms: Ints, topics: Ints) -> Ints:
+    """The cells of entries with these due times."""
+    return keys_of(lane, grain, minutes_of(dues_ms), topics)
+
+
 def span_start(grain: CountGrain, minute: int) -> int:
     """The start of the span in which entries of a minute are counted."""
     width = bisect_right(grain, minute)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from duetime_format.compiled import twin
 from duetime_format.units import Ints
 
 from duetime_store.counting.cells import (
@@ -33,10 +34,9 @@ from duetime_store.counting.cells import (
     CountGrain,
     coarser,
     joined,
-    keys_of,
+    keys_due,
     lane_keys,
     lanes_of,
-    minutes_of,
     pieces,
     span_keys,
     starts_of,
@@ -58,6 +58,9 @@ RUN_SHARE = 4
 
 # Maximum finer cells from one coarse cell; for LATER, in one step.
 _PARTS = (1, 60, 24, 1)
+
+_compiled = twin("duetime_store.counting._cells")
+quickest_keys = keys_due if _compiled is None else _compiled.keys_due
 
 
 class LaneChangeWatcher(Protocol):
@@ -128,7 +131,8 @@ class Counts:
         self.totals[lane] = self.totals.get(lane, 0) + by * len(entries)
         if self._to_follow:
             self._follow(lane, topics, by)
-        self._add(keys_of(lane, self.grain(lane), minutes_of(dues), topics), by)
+        own_dues, own_topics = np.ascontiguousarray(dues, np.int64), np.ascontiguousarray(topics, np.int64)
+        self._add(quickest_keys(lane, self.grain(lane), own_dues, own_topics), by)
         for watcher in self._watchers:
             if watcher.lane == lane:
                 watcher.change(entries, dues, topics, by)

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
+from duetime_format.columns import KEY_CRCS, KEY_OF, REAL_OF
+from duetime_format.compiled import twin
 from duetime_format.names import QUARANTINE_TOPIC
 from duetime_format.units import UNIT_TYPE, Ints, are_ended, dues_of
 
@@ -32,6 +34,25 @@ class LedgerRows(NamedTuple):
     keys: Ints
 
 
+def arrivals(units: bytes, columns: Ints, key: int, numbers: list[int], first: int) -> tuple[Ints, Ints, Ints, Ints]:
+    """(entries, due times, topics, keys) of the records of one key; see LedgerRows.
+
+    Args:
+        units: of these records.
+        columns: of the put; see RecordRun.
+        key: -1: all records are of one key.
+        numbers: the topics of the put's destinations; the last one is for records without one.
+    """
+    placed = np.frombuffer(units, UNIT_TYPE)
+    own = slice(None) if key < 0 else columns[KEY_OF] == key
+    entries = np.arange(first, first + len(placed))
+    return entries, placed["tags"].astype(np.int64), np.array(numbers)[columns[REAL_OF][own]], columns[KEY_CRCS][own]
+
+
+_compiled = twin("duetime_store.counting._cells")
+quickest_arrivals = arrivals if _compiled is None else _compiled.arrivals
+
+
 class Ledger:
     """The table, and the objects that keep it."""
 
@@ -42,13 +63,10 @@ class Ledger:
 
     def arriving(self, lane: ShardLane, intake: Intake, key: int, first: int, units: bytes) -> LedgerRows:
         """The new entries of a lane from records of a put: those of one of its keys, from entry `first` on."""
-        placed = np.frombuffer(units, UNIT_TYPE)
-        own = slice(None) if len(intake.keys) == 1 else intake.key_of == key
         numbers = [self.numbers.number(name) for name in intake.destinations]
+        own = -1 if len(intake.keys) == 1 else key
         # The last number is for -1.
-        topics = np.array([*numbers, NO_TOPIC])[intake.real_of[own]]
-        entries = np.arange(first, first + len(placed))
-        return LedgerRows(lane, entries, placed["tags"].astype(np.int64), topics, intake.key_crcs[own])
+        return LedgerRows(lane, *quickest_arrivals(units, intake.columns, own, [*numbers, NO_TOPIC], first))
 
     def leaving(self, lane: ShardLane, intake: Intake, entries: Ints, dues: Ints) -> LedgerRows:
         """The entries that records restore."""

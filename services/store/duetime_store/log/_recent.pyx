@@ -87,25 +87,31 @@ def look(hashes, heads, ring, before, int64_t following, int64_t count):
     return found
 
 
-def link(hashes, heads, ring, before, int64_t following):
+def link(hashes, heads, ring, before, int64_t following, positions, places):
     """See recent.link."""
     cdef Buffer added = Buffer(hashes), head = Buffer(heads), known = Buffer(ring), older = Buffer(before)
+    cdef Buffer position = Buffer(positions), placed = Buffer(places)
     cdef const int64_t *from_hash = <const int64_t *>added.at
+    cdef const int64_t *from_position = <const int64_t *>position.at
+    cdef int64_t *place_at = <int64_t *>placed.at
     cdef uint32_t *head_at = <uint32_t *>head.at
     cdef uint32_t *known_at = <uint32_t *>known.at
     cdef uint32_t *older_at = <uint32_t *>older.at
     cdef int64_t total = added.view.len // 8, capacity = known.view.len // 4, index
     cdef uint32_t mask = <uint32_t>(capacity - 1), serial, place
     cdef int shift = 32 - bits_of(head.view.len // 4)
-    if head.view.readonly or known.view.readonly or older.view.readonly:
+    if head.view.readonly or known.view.readonly or older.view.readonly or placed.view.readonly:
         raise ValueError("the window can't be written to")
-    if older.view.len != known.view.len or capacity & (capacity - 1) or total > capacity:
-        raise ValueError(f"a ring of {capacity} for {total} more")
+    if older.view.len != known.view.len or placed.view.len != 8 * capacity or capacity & (capacity - 1):
+        raise ValueError(f"a ring of {capacity}")
+    if total > capacity or position.view.len != added.view.len:
+        raise ValueError(f"{position.view.len // 8} positions for {total} more in a ring of {capacity}")
     for index in range(total):
         if index + 16 < total:
             soon(head_at + (mixed(from_hash[index + 16]) >> shift))
         serial = <uint32_t>(following + index)
         place = mixed(from_hash[index]) >> shift
         known_at[serial & mask] = <uint32_t>from_hash[index]
+        place_at[serial & mask] = from_position[index]
         older_at[serial & mask] = head_at[place]
         head_at[place] = serial

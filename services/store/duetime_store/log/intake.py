@@ -55,10 +55,6 @@ class Intake(RecordRun):
             self._readings = following.readings(self)
         return self._readings
 
-    @property
-    def all_have_ids(self) -> bool:
-        return bool((self.id_hashes >= 0).all())
-
     def bytes_of(self, index: int) -> bytes:
         start = int(self.starts[index])
         return self.data[start : start + int(self.sizes[index])]

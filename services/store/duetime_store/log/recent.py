@@ -58,15 +58,18 @@ def look(hashes: Ints, heads: Numbers, ring: Numbers, before: Numbers, following
     return sorted(found)
 
 
-def link(hashes: Ints, heads: Numbers, ring: Numbers, before: Numbers, following: int) -> None:
-    """Adds ids, at most as many as the ring holds; the first one gets the serial `following`."""
+def link(
+    hashes: Ints, heads: Numbers, ring: Numbers, before: Numbers, following: int, positions: Ints, places: Ints
+) -> None:
+    """Adds ids, at most as many as the ring holds; the first one gets the serial `following`. Their `positions` go to
+    `places`, the ring's."""
     serials = (np.arange(len(hashes)) + following).astype(np.uint32)
     at, buckets = serials & (len(ring) - 1), _buckets(hashes.astype(np.uint32), len(heads))
     order = np.argsort(buckets, kind="stable")
     inner = np.flatnonzero(buckets[order[1:]] == buckets[order[:-1]]) + 1
     olders = heads[buckets]
     olders[order[inner]] = serials[order[inner - 1]]
-    ring[at], before[at] = hashes.astype(np.uint32), olders
+    ring[at], before[at], places[at] = hashes.astype(np.uint32), olders, positions
     # The last assignment to a place counts: the newest.
     heads[buckets] = serials
 
@@ -154,13 +157,9 @@ class RecentIds:
 
     def _add(self, id_hashes: Ints, positions: Ints) -> None:
         """Adds at most as many as the window holds."""
-        quickest_link(np.ascontiguousarray(id_hashes), self._heads, self._hashes, self._before, self._next)
-        capacity, count = len(self._positions), len(positions)
-        at = self._next & (capacity - 1)
-        room = min(count, capacity - at)
-        self._positions[at : at + room] = positions[:room]
-        self._positions[: count - room] = positions[room:]
-        self._next += count
+        own, places = np.ascontiguousarray(id_hashes), np.ascontiguousarray(positions)
+        quickest_link(own, self._heads, self._hashes, self._before, self._next, places, self._positions)
+        self._next += len(positions)
         if self.count > self.count_max:
             self._push_out(self._next - self.count_max)
 

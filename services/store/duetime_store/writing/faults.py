@@ -4,14 +4,14 @@ Topic rules are checked once per (topic, queue) and the result is remembered. Fo
 bits are checked.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import starmap
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from duetime_format import layout, record, timers
-from duetime_format.columns import holds
+from duetime_format import record, timers
+from duetime_format.columns import holds, unsendable
 from duetime_format.lanes import LANE_TOPIC_NAMES, level_of
 from duetime_format.lengths import written
 from duetime_format.levels import DELAY_MAX, DELAY_MS_MAX
@@ -53,8 +53,7 @@ OWN_PROPERTIES = tuple(name.encode() + b"\x01" for name in (record.LANE_ENTRY, r
 _OWN_BEGINNING = b"DT_"
 
 
-@dataclass(frozen=True, slots=True)
-class RecordLimits:
+class RecordLimits(NamedTuple):
     """Limits of a shard: the highest level, the number of lanes for any time, and the maximum bytes of a record."""
 
     highest: int
@@ -69,12 +68,8 @@ def sent_faults(intake: Intake, taken: RecordLimits, now_ms: int, *, replace: bo
         return faults
     _add(faults, intake, [sent_key_fault(*key, taken.highest, taken.timer_lanes) for key in intake.keys])
     _add_timers(faults, intake, now_ms)
-    # Rejects half messages of transactions, invisible to every reader, and messages born before 1970.
-    odd = (intake.flags & layout.SYS_TRANSACTION) != 0
-    odd |= (np.frombuffer(intake.data, np.uint8)[intake.starts + layout.BORN_AT] & 0x80) != 0
-    if odd.any():
-        for index in np.flatnonzero(odd).tolist():
-            faults[index] = "is part of a transaction, or born before 1970"
+    for index in unsendable(intake):
+        faults[index] = "is part of a transaction, or born before 1970"
     _add_sizes(faults, intake, min(taken.record_bytes_max, SENT_BYTES_MAX), taken.record_bytes_max)
     return faults
 
@@ -117,10 +112,10 @@ def _add(faults: dict[int, str], intake: Intake, of_keys: list[str]) -> None:
 
 def _add_timers(faults: dict[int, str], intake: Intake, now_ms: int) -> None:
     """Records for any time must have room for their due time, ask for one time only, and not for one too far ahead."""
-    are_timers = np.array([topic == _TIMER_TOPIC for topic, _ in intake.keys], np.bool_)
-    if not are_timers.any():
+    are_timers = [topic == _TIMER_TOPIC for topic, _ in intake.keys]
+    if True not in are_timers:
         return
-    rows = np.flatnonzero(are_timers[intake.key_of])
+    rows = np.flatnonzero(np.array(are_timers)[intake.key_of])
     has_room = intake.timer_at[rows] >= 0
     for index in rows[~has_room].tolist():
         faults.setdefault(index, f"{record.TIMER_OUT_MS} is not {record.TIMER_OUT_DIGITS} digits")

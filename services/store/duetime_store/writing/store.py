@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 from duetime_core.errors import DiskFull, DueTimeError, InvalidArgument, Overloaded, ReadOnly, Violation
 from duetime_format import record
-from duetime_format.columns import Ints
+from duetime_format.columns import Ints, has_all_ids
 from duetime_format.lanes import TIMER_LANE_FIRST
 from duetime_format.placing import place, reposition
 from duetime_format.units import FILLER_SIZE, UNIT, Units
@@ -240,7 +240,7 @@ class Store:
     def stage_sent(self, intake: Intake, outcome: PutOutcome) -> Ints:
         """Stages records without faults (writing/faults.py). Returns their positions."""
         positions, hashes = self._stage(intake, outcome), intake.id_hashes
-        named = slice(None) if intake.all_have_ids else hashes >= 0
+        named = slice(None) if has_all_ids(intake) else hashes >= 0
         self.recent.add_all(hashes[named], positions[named], outcome.stored_at_ms)
         return positions
 
