@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from duetime.v1 import backlog_pb2
 from duetime_core.limits.room import Room
+from duetime_core.telemetry.quick import QuickCounter, QuickGauge, QuickHistogram
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -34,24 +35,24 @@ class PutMetrics:
     """Puts to all shards, and the state of each shard."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._put_messages = Histogram(
+        self._put_messages = QuickHistogram(
             "duetime_gateway_put_messages",
             "Messages in one put to a shard.",
             ["shard"],
             buckets=_COUNTS,
             registry=registry,
         )
-        self._put_bytes = Counter(
+        self._put_bytes = QuickCounter(
             "duetime_gateway_put_bytes", "Record bytes put to a shard.", ["shard"], registry=registry
         )
-        self._put_seconds = Histogram(
+        self._put_seconds = QuickHistogram(
             "duetime_gateway_put_seconds",
             "Time from a put to the shard's answer.",
             ["shard"],
             buckets=_SECONDS,
             registry=registry,
         )
-        self._waiting_bytes = Gauge(
+        self._waiting_bytes = QuickGauge(
             "duetime_gateway_waiting_bytes", "Record bytes waiting for the next put.", ["shard"], registry=registry
         )
         self._shard_up = Gauge(
@@ -115,7 +116,7 @@ class GatewayMetrics:
     """All metrics of one gateway, in a registry of its own."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._messages = Counter(
+        self._messages = QuickCounter(
             "duetime_gateway_messages",
             "Messages of Send and SendStream, by outcome: stored, duplicate, or the reason of the fault.",
             ["outcome"],
@@ -127,7 +128,7 @@ class GatewayMetrics:
             ["outcome"],
             registry=registry,
         )
-        self._bytes = Counter(
+        self._bytes = QuickCounter(
             "duetime_gateway_bytes",
             "Bytes of Send requests (in) and of answers to Pull, Subscribe and Receive (out).",
             ["direction"],
@@ -136,7 +137,7 @@ class GatewayMetrics:
         self.bytes_in = self._bytes.labels("in")
         self.bytes_out = self._bytes.labels("out")
         self.stored = self._messages.labels("stored")
-        self.send_messages = Histogram(
+        self.send_messages = QuickHistogram(
             "duetime_gateway_send_messages", "Messages in one Send.", buckets=_COUNTS, registry=registry
         )
         self.puts = PutMetrics(registry)

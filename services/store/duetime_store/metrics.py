@@ -3,6 +3,7 @@ writing/metrics.py."""
 
 from errno import errorcode
 
+from duetime_core.telemetry.quick import QuickCounter, QuickHistogram
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 
@@ -10,8 +11,8 @@ class StoreMetrics:
     """Updated once per batch or call, never per message."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.messages_in = Counter("duetime_store_messages_in_total", "Messages made durable", registry=registry)
-        self.bytes_in = Counter("duetime_store_bytes_in", "Log bytes made durable", registry=registry)
+        self.messages_in = QuickCounter("duetime_store_messages_in_total", "Messages made durable", registry=registry)
+        self.bytes_in = QuickCounter("duetime_store_bytes_in", "Log bytes made durable", registry=registry)
         self.refused = Counter("duetime_store_records_refused_total", "Records rejected", ["status"], registry=registry)
         self.damaged = Counter(
             "duetime_store_records_damaged_total", "Damaged records met by recovery and readers", registry=registry
@@ -19,13 +20,13 @@ class StoreMetrics:
         self.repaired = Counter(
             "duetime_store_units_repaired_total", "Wrong queue units that were rewritten", registry=registry
         )
-        self.flush_seconds = Histogram(
+        self.flush_seconds = QuickHistogram(
             "duetime_store_flush_seconds",
             "Time of one write and flush",
             registry=registry,
             buckets=(0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5),
         )
-        self.flush_messages = Histogram(
+        self.flush_messages = QuickHistogram(
             "duetime_store_flush_messages",
             "Messages made durable by one flush",
             registry=registry,
