@@ -79,6 +79,9 @@ class HostShares(Shares[str]):
     def room(self, key: str) -> int:
         return self.room_within(self._hosts.room(host_of(key)), self._hosts.share, key)
 
+    def _fits(self, key: str, amount: int) -> bool:
+        return amount <= self.room(key)
+
     def take(self, key: str, amount: int = 1) -> None:
         self._hosts.take(host_of(key), amount)
         super().take(key, amount)

@@ -46,9 +46,14 @@ class Shares(Generic[K]):
 
     def may_take(self, key: K, amount: int = 1) -> bool:
         """Whether the caller may take this amount; counts a rejection."""
-        fits = amount <= self.room(key)
+        fits = self._fits(key, amount)
         self.refused_count += not fits
         return fits
+
+    def _fits(self, key: K, amount: int) -> bool:
+        free = self.limit - self.used - self._reserve
+        # Nearly always decided here.
+        return (amount <= free and amount <= self.share - self._held.get(key, 0)) or amount <= self.room(key)
 
     def take(self, key: K, amount: int = 1) -> None:
         """Adds to the caller's amount; may exceed the limit, for amounts that already exist."""

@@ -14,7 +14,7 @@ window updates and pings would add up: an allowance for each call and for the by
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,7 @@ from duetime_core.limits.heap import Heap
 from duetime_core.limits.room import Room
 from duetime_core.limits.sockets import SocketProgress, Sockets
 from duetime_core.telemetry.logs import sparing
-from duetime_core.within.server import PEER
+from duetime_core.within.server import PEER, InProcessContext
 
 log = sparing()
 
@@ -137,6 +137,12 @@ class PeerConnection(_UnfinishedBytes):
         # State at the last check: the oldest read, and the time when it was first seen.
         self.oldest: Task | None = None
         self.since_ms = 0.0
+
+    def note_request(self, data: Any) -> None:
+        """Notes a complete request, or the end, that was passed to a call."""
+        self.calls += 1
+        if data is not grpc.aio.EOF:
+            self.delivered += len(data) + 14 + 9 * (len(data) >> 14)
 
     def unfinished(self, progress: SocketProgress) -> int:
         """Bytes of incomplete requests."""
@@ -251,12 +257,19 @@ class Traffic(Collector):
         """
         if connection.within:
             return await context.read()
+        reads = connection.reads
+        if not reads and connection.unmeasured >= READS_MEASURED:
+            self._measure(connection)
+        if isinstance(context, InProcessContext) and context.has_request:
+            # Nothing has to be awaited, nor limited.
+            data = await context.read()
+            connection.unmeasured += 1
+            connection.quiet_checks = 0
+            connection.note_request(data)
+            return data
         task = asyncio.current_task()
         assert task is not None
-        reads = connection.reads
         if not reads:
-            if connection.unmeasured >= READS_MEASURED:
-                self._measure(connection)
             self._reading[connection] = None
             self._arm()
         reads[task] = stream
@@ -266,9 +279,7 @@ class Traffic(Collector):
             data = await context.read()
             # The request was complete, so only its prefix and frames are left to measure.
             connection.unmeasured += 1 - READS_MEASURED
-            connection.calls += 1
-            if data is not grpc.aio.EOF:
-                connection.delivered += len(data) + 14 + 9 * (len(data) >> 14)
+            connection.note_request(data)
             return data
         except asyncio.CancelledError as cancelled:
             raise self._reason(task, cancelled) from None
@@ -276,11 +287,6 @@ class Traffic(Collector):
             del reads[task]
             if not reads:
                 del self._reading[connection]
-
-    async def requests(self, connection: PeerConnection, context: Any) -> AsyncIterator[Any]:
-        """The requests of a stream, as bytes."""
-        while (data := await self.read(connection, context, stream=True)) is not grpc.aio.EOF:
-            yield data
 
     def _reason(self, task: Task, cancelled: asyncio.CancelledError) -> BaseException:
         """The reason why a task was cancelled: its rejection, or a cancellation from elsewhere."""
@@ -372,6 +378,9 @@ class Traffic(Collector):
         Raises:
             Overloaded: the reader did not take it.
         """
+        if isinstance(context, InProcessContext) and context.has_room(len(data)):
+            await context.write(data)
+            return
         task = asyncio.current_task()
         assert task is not None
         size = len(data) or 1

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from inspect import iscoroutinefunction
 from time import perf_counter
 from typing import Any
@@ -33,6 +34,7 @@ from duetime_core.telemetry.defects import defect
 from duetime_core.telemetry.meter import CallMeter, MethodMeter
 
 _Serve = Callable[["grpc.aio.ServicerContext[Any, Any]"], Awaitable[Any]]
+_Read = Callable[[], Awaitable[Any]]
 
 # Streams whose readers give credit.
 PROMISED = frozenset({"Subscribe"})
@@ -198,10 +200,11 @@ class ServerBorder:
         async def serve(context: grpc.aio.ServicerContext[Any, Any]) -> None:
             connection = traffic.connection(context.peer())
             begun: deque[Turn] = deque()
+            read: _Read = partial(traffic.read, connection, context, stream=True)
             if turns is not None:
-                request: Any = decoded(parse, _in_turn(turns, begun, traffic.requests(connection, context)))
+                request: Any = decoded(parse, partial(_in_turn, turns, begun, read))
             elif is_stream:
-                request = decoded(parse, traffic.requests(connection, context))
+                request = decoded(parse, context.read if connection.within else read)
             else:
                 request = reader(await traffic.read(connection, context))
             if writes:
@@ -244,11 +247,12 @@ def _size(data: Any) -> int:
     return 0 if data is grpc.aio.EOF else len(data)
 
 
-async def _in_turn(turns: RequestTurns, begun: deque[Turn], requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    """Yields each request of a stream when its caller's turn comes, and adds the turn to `begun`."""
-    async for data in requests:
+async def _in_turn(turns: RequestTurns, begun: deque[Turn], read: _Read) -> Any:
+    """Returns the next request of a stream when its caller's turn comes, and adds the turn to `begun`."""
+    data = await read()
+    if data is not grpc.aio.EOF:
         begun.append(await turns.enter(current().name, len(data)))
-        yield data
+    return data
 
 
 def _reader(parse: Parse | None, audited: MethodAudit) -> Callable[[Any], Any]:

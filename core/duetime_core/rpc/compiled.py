@@ -91,6 +91,10 @@ class _WireAnswers(Flow):
         self._front.native.message(self._number, data, self._held > UNREPORTED_BYTES_MAX)
         self._front.flush_soon()
 
+    def has_room(self, size: int) -> bool:
+        """Not known in advance."""
+        return False
+
     async def room(self) -> None:
         """Returns once HTTP/2 has taken the answers that count, after some answers a turn of the loop later."""
         if self._turn != self._front.turn:
@@ -147,13 +151,13 @@ class WireRpc(Rpc):
         timeout_s: float | None,
         auth_context: Mapping[str, Sequence[bytes]],
     ) -> None:
-        loop = front.loop
-        super().__init__(loop, method, metadata, timeout_s, one_answer=True)
-        self.auth_context = auth_context
-        self.requests = _WireRequests(loop, front, number)
-        self.answers = _WireAnswers(loop, front, number)
         self._front = front
         self._number = number
+        self.auth_context = auth_context
+        super().__init__(front.loop, method, metadata, timeout_s, one_answer=True)
+
+    def _make_flows(self, loop: asyncio.AbstractEventLoop) -> tuple[_WireRequests, _WireAnswers]:
+        return _WireRequests(loop, self._front, self._number), _WireAnswers(loop, self._front, self._number)
 
     def begin(self, initial_metadata: Metadata | None = None) -> None:
         if initial_metadata and not self.begun:

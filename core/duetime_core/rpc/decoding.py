@@ -5,9 +5,10 @@ The border takes requests as bytes and decodes them itself, including those of g
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
+import grpc
 from google.protobuf.message import DecodeError
 
 from duetime_core.errors import InvalidArgument, Violation
@@ -26,7 +27,7 @@ def decode(parse: Callable[[bytes], T], data: bytes) -> T:
         raise InvalidArgument([Violation("request", f"{len(data)} bytes are not a valid {name}")]) from error
 
 
-async def decoded(parse: Parse | None, requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:
-    """The requests of a stream. Raises: InvalidArgument."""
-    async for data in requests:
+async def decoded(parse: Parse | None, read: Callable[[], Awaitable[Any]]) -> AsyncIterator[Any]:
+    """The requests of a stream, as far as `read` returns bytes. Raises: InvalidArgument."""
+    while (data := await read()) is not grpc.aio.EOF:
         yield data if parse is None else decode(parse, data)

@@ -37,6 +37,10 @@ class Flow:
         self._bytes += len(data) + MESSAGE_BYTES
         _wake(self._reader)
 
+    def has_room(self, size: int) -> bool:
+        """Whether `room` returns at once after a message of this size."""
+        return self._bytes + size + MESSAGE_BYTES < FLOW_BYTES_MAX
+
     async def room(self) -> None:
         """Returns once there is capacity, or the flow has ended."""
         while self._bytes >= FLOW_BYTES_MAX and not self.ended:

@@ -62,8 +62,7 @@ class Rpc:
         self._one_answer = one_answer
         self.method = method
         self.metadata = metadata
-        self.requests = Flow(loop)
-        self.answers = Flow(loop)
+        self.requests, self.answers = self._make_flows(loop)
         self.initial_metadata: Metadata = ()
         self.trailing_metadata: Metadata = ()
         # None: running.
@@ -78,6 +77,10 @@ class Rpc:
         self._callbacks: list[Callable[[], object]] = []
         self._deadline = None if timeout_s is None else loop.time() + timeout_s
         self._timer = None if timeout_s is None else loop.call_later(max(timeout_s, 0), self._expire)
+
+    def _make_flows(self, loop: asyncio.AbstractEventLoop) -> tuple[Flow, Flow]:
+        """The flows of requests and answers."""
+        return Flow(loop), Flow(loop)
 
     @property
     def time_remaining_s(self) -> float | None:

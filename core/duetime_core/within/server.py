@@ -36,8 +36,17 @@ class InProcessContext(grpc.aio.ServicerContext[Any, Any]):
         self._details = ""
         self._trailing_metadata: Metadata = ()
 
+    @property
+    def has_request(self) -> bool:
+        """Whether `read` returns at once, with a request."""
+        return not self._rpc.requests.is_empty
+
     async def read(self) -> Any:
         return await self._rpc.requests.take()
+
+    def has_room(self, size: int) -> bool:
+        """Whether `write` returns at once with a message of this size."""
+        return self._rpc.answers.has_room(size)
 
     async def write(self, message: Any) -> None:
         """Returns once the reader has read up to one window's bytes behind."""
@@ -119,6 +128,8 @@ class InProcessServer:
     def __init__(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
         """`handlers`: a gRPC server's, with behaviours that read and write by themselves."""
         self._handlers = handlers
+        # Those found, by method.
+        self._found: dict[str, Any] = {}
         self._loop = asyncio.get_running_loop()
         # Log lines and spans of a call belong to the server, not to its caller.
         self._variables: Variables = copy_context()
@@ -126,7 +137,7 @@ class InProcessServer:
 
     def serve(self, rpc: Rpc, peer: str) -> None:
         """Starts a call."""
-        handler = self._find(_Details(rpc.method, rpc.metadata))
+        handler = self._found.get(rpc.method) or self._find(_Details(rpc.method, rpc.metadata))
         if handler is None:
             rpc.finish(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
             return
@@ -141,6 +152,7 @@ class InProcessServer:
         for handlers in self._handlers:
             handler = handlers.service(details)
             if handler is not None:
+                self._found[details.method] = handler
                 return handler
         return None
 

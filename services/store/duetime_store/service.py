@@ -139,11 +139,11 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self._receive_streams.end()
 
     def _put_response(self, outcome: PutOutcome) -> store_pb2.PutResponse:
-        response = self._fill(store_pb2.PutResponse(duplicate_queues=outcome.duplicate_queues), outcome)
-        response.duplicate_lanes.update(outcome.duplicate_lanes)
-        response.due_at_ms.extend(outcome.dues)
-        response.past.extend(outcome.past)
-        return response
+        response = store_pb2.PutResponse(due_at_ms=outcome.dues, past=outcome.past)
+        if outcome.duplicate_queues:
+            response.duplicate_queues.update(outcome.duplicate_queues)
+            response.duplicate_lanes.update(outcome.duplicate_lanes)
+        return self._fill(response, outcome)
 
     async def Restore(self, request: store_pb2.RestoreRequest, context: Any) -> store_pb2.RestoreResponse:
         if request.kept_count:
@@ -262,7 +262,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
             for status, count in Counter(outcome.statuses).items():
                 if status != OK:
                     self._metrics.refused.labels(_STATUS_NAMES[status].removeprefix("PUT_STATUS_")).inc(count)
-        faults = faults_of(outcome.errors)
+        faults = faults_of(outcome.errors) if outcome.errors else {}
         for index, text in outcome.faults.items():
             own = message_pb2.Fault(code=_INVALID, reason="RECORD_REFUSED", message=text)
             response.faults[index].CopyFrom(faults.get(index, own))

@@ -1,9 +1,9 @@
 """Combines the shards' answers into one outcome per message."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from duetime_core.errors import DueTimeError, MessageEnded
 from duetime_format.lanes import is_timer_lane
@@ -89,14 +89,13 @@ class InFlightRequest:
         if waiting:
             await asyncio.wait(waiting)
 
-    @contextmanager
-    def beginning(self) -> Iterator[None]:
+    def __enter__(self) -> Self:
         """Guards the submission of parts: if the caller leaves meanwhile, they are removed."""
-        try:
-            yield
-        except BaseException:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
             self.cancel()
-            raise
 
     async def outcome(self) -> AllStored | SendOutcomes:
         """Returns once every shard has answered or failed."""

@@ -179,10 +179,10 @@ class Sender:
             packed = await self.encode(batch, range(count), routes, announced_by_ms, pack)
             if packed is not None:
                 return await self._begin_packed(packed, size, deadline_ms, order, caller)
-            with sending.beginning():
+            with sending:
                 await self._submit_all(sending, batch, deadline_ms, order, caller)
             return sending
-        with sending.beginning():
+        with sending:
             for first in range(0, count, NEW_AT_ONCE):
                 began_s, little_count = time.perf_counter(), self._little_count
                 await self.encode(batch, range(count)[first : first + NEW_AT_ONCE], routes, announced_by_ms)
@@ -240,7 +240,7 @@ class Sender:
         parts = packed.parts
         # Parts of one request must stay in order too.
         order_of_parts = order or (packed if len(parts) > 1 else None)
-        with sending.beginning():
+        with sending:
             for number, (shard, count) in enumerate(parts):
                 if number:
                     # Large requests are written in steps; other requests run in between.

@@ -190,20 +190,14 @@ class Batcher:
         self._waiting_bytes += size
         self._waiting_count += count
         self._metrics.waiting_bytes.inc(size)
-        # Launch later in this turn of the loop, so that calls that arrived together share a put.
-        if not self._launching and self._may_launch():
-            self._launching = True
-            loop.call_soon(self._launch)
+        self._launch()
         return entry.result
 
     def _launch(self) -> None:
-        self._launching = False
-        while not self._stopped and self._may_launch() and (entries := self._take()):
-            began_ms = self._clock.monotonic_ms()
-            self._in_flight.append(began_ms)
-            orders = {entry.order for entry in entries if entry.order is not None}
-            self._orders_in_flight |= orders
-            self._tasks.create_task(self._run(entries, orders, began_ms))
+        """Starts a put in the next turn of the loop, so that calls that arrived together share it."""
+        if self._waiting and not self._launching and not self._stopped and self._may_launch():
+            self._launching = True
+            self._tasks.create_task(self._run())
 
     def _may_launch(self) -> bool:
         if not self._in_flight:
@@ -242,14 +236,24 @@ class Batcher:
         self._metrics.waiting_bytes.dec(waited_bytes - self._waiting_bytes)
         return taken
 
-    async def _run(self, entries: list[PutEntry], orders: set[object], began_ms: float) -> None:
+    async def _run(self) -> None:
+        self._launching = False
+        if self._stopped or not (entries := self._take()):
+            return
+        began_ms = self._clock.monotonic_ms()
+        self._in_flight.append(began_ms)
+        orders = {entry.order for entry in entries if entry.order is not None}
+        self._orders_in_flight |= orders
+        # Another one may start beside it.
+        self._launch()
         try:
             _, error = await outcome(lambda: self._store(entries), "put", shard=self.shard)
             if error is not None:
                 _fail(entries, error)
         finally:
-            # Fail the entries of a cancelled put.
-            _fail(entries, stopping())
+            if left := [entry for entry in entries if not entry.result.done()]:
+                # The put was cancelled.
+                _fail(left, stopping())
             self._in_flight.remove(began_ms)
             self._orders_in_flight -= orders
             self._launch()

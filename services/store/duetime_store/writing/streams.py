@@ -6,6 +6,7 @@ A put makes no task: the flush that makes it durable delivers its answer.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from functools import partial
 
@@ -67,18 +68,25 @@ class _PutStream:
         self._store = store
         self._flusher = flusher
         self._requests = requests
-        self._room = asyncio.Semaphore(PUTS_UNDER_WAY_MAX)
-        self._answers: asyncio.Queue[Answer | None] = asyncio.Queue()
-        # Staged and not answered.
-        self._staged_count = 0
+        # The last one may be None: there are no more.
+        self._answers: deque[Answer | None] = deque()
+        # Staged, and staged or answered but not read by the caller.
+        self._staged_count = self._under_way_count = 0
+        # The caller waits for an answer, and the reader for room.
+        self._answered: asyncio.Future[None] | None = None
+        self._freed: asyncio.Future[None] | None = None
         self._is_read = False
         # The reason reading stopped. None: the requests ended.
         self._error: DueTimeError | None = None
 
     async def next(self) -> Answer | None:
         """The next answer; None: there are no more. Raises: DueTimeError: the reason reading stopped."""
-        answer = await self._answers.get()
-        self._room.release()
+        while not self._answers:
+            self._answered = asyncio.get_running_loop().create_future()
+            await self._answered
+        answer = self._answers.popleft()
+        self._under_way_count -= 1
+        _wake(self._freed)
         if answer is None and self._error is not None:
             raise self._error
         return answer
@@ -86,10 +94,12 @@ class _PutStream:
     async def read(self) -> None:
         """Stages requests on arrival while there is room. Never raises."""
         try:
-            await self._room.acquire()
             async for request in self._requests:
+                self._under_way_count += 1
                 self._begin(request)
-                await self._room.acquire()
+                while self._under_way_count >= PUTS_UNDER_WAY_MAX:
+                    self._freed = asyncio.get_running_loop().create_future()
+                    await self._freed
         except asyncio.CancelledError:
             self._error = _stopping()
         except DueTimeError as error:
@@ -106,12 +116,12 @@ class _PutStream:
             outcome = self._store.put(request.records, request.batches)
         except Exception as error:
             refusal = error if isinstance(error, DueTimeError) else defect(error, "PutStream")
-            self._answers.put_nowait((request.number, refusal))
+            self._answer((request.number, refusal))
             return
         self._flusher.wake()
         durable = self._store.when_durable()
         if durable is None:
-            self._answers.put_nowait((request.number, outcome))
+            self._answer((request.number, outcome))
             return
         self._staged_count += 1
         durable.add_done_callback(partial(self._flushed, request.number, outcome))
@@ -119,13 +129,22 @@ class _PutStream:
     def _flushed(self, number: int, outcome: PutOutcome, done: "asyncio.Future[None]") -> None:
         error = _stopping() if done.cancelled() else done.exception()
         assert error is None or isinstance(error, DueTimeError), "flushes fail with errors of the store"
-        self._answers.put_nowait((number, error or outcome))
+        self._answer((number, error or outcome))
         self._staged_count -= 1
         self._end_if_answered()
 
     def _end_if_answered(self) -> None:
         if self._is_read and not self._staged_count:
-            self._answers.put_nowait(None)
+            self._answer(None)
+
+    def _answer(self, answer: Answer | None) -> None:
+        self._answers.append(answer)
+        _wake(self._answered)
+
+
+def _wake(waiting: "asyncio.Future[None] | None") -> None:
+    if waiting is not None and not waiting.done():
+        waiting.set_result(None)
 
 
 def _stopping() -> Unavailable:
