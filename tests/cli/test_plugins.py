@@ -3,9 +3,11 @@
 import re
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from duetime.cli import plugins
+from duetime.cli import plugins, preflight
 from duetime.cli.app import run
 
 _LOADED = "import sys; from duetime.cli.app import run; run(['send', '--help']); sys.exit('numpy' in sys.modules)"
@@ -54,3 +56,15 @@ def test_help_loads_no_command() -> None:
     code = "import sys; from duetime.cli.app import run; run(['--help']); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert {"duetime.cli.send", "duetime_store", "numpy", "sqlalchemy"}.isdisjoint(done.stdout.split())
+
+
+@pytest.mark.parametrize("system", ["darwin", "win32"])
+def test_cluster_starts_on_linux_only(
+    system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(preflight, "sys", SimpleNamespace(platform=system))
+    assert run(["up", "--data", str(tmp_path / "data")]) == 1
+    assert (
+        capsys.readouterr().err == "duetime: the cluster runs on Linux; on macOS use Docker, on Windows WSL or Docker\n"
+    )
+    assert not (tmp_path / "data").exists()

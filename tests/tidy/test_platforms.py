@@ -15,7 +15,7 @@ from tests.tidy.sources import PACKAGES, PROJECT, content, files, name, tree
 
 # Packages of the client's distribution.
 CLIENT = (PACKAGES["duetime"], PACKAGES["duetime_format"])
-SERVERS = "of `duetime up`, whose servers run on POSIX systems; it is refused elsewhere"
+SERVERS = "of `duetime up`, whose servers run on Linux; it is refused elsewhere"
 ALLOWED = {
     "sdk/duetime/cli/child.py": SERVERS,
     "sdk/duetime/cli/preflight.py": SERVERS,

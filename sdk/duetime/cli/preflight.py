@@ -5,6 +5,7 @@ import errno
 import os
 import secrets
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -30,8 +31,8 @@ class CannotStart(DueTimeError):
 
 def check_software() -> None:
     """Raises CannotStart if only the client is installed, or servers do not run on the system."""
-    if os.name != "posix":
-        raise CannotStart("the cluster runs on Linux and macOS; on Windows, use WSL or Docker")
+    if sys.platform != "linux":
+        raise CannotStart("the cluster runs on Linux; on macOS use Docker, on Windows WSL or Docker")
     if missing := [name for name in _SERVER_PACKAGES if find_spec(name) is None]:
         raise CannotStart(
             f"the cluster needs the server extra ({missing[0]} is missing): pip install 'duetime[server]'"
