@@ -11,6 +11,7 @@ be applied twice. Rows of unknown kinds are for later releases, and are skipped.
     topics      topic: queue count, and message type by RocketMQ's name, or empty; a deletion removes it (deletions.py)
     groups      group: retries after the first delivery, whether it is ordered
     pauses      `topic@group`, both may be empty: begin and end, in Unix ms; end 0: none
+    levels      empty: the delay levels of a leader of a shard with copies, and the Unix ms from which they apply
 """
 
 import json
@@ -18,8 +19,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from duetime_format.errors import DamagedBytes
+from duetime_format.levels import DelayLevels
 
-OFFSETS, TOPICS, GROUPS, PAUSES = "offsets", "topics", "groups", "pauses"
+OFFSETS, TOPICS, GROUPS, PAUSES, LEVELS = "offsets", "topics", "groups", "pauses", "levels"
 # Kinds whose values name only the entries to be changed.
 PARTIAL_KINDS = frozenset({OFFSETS})
 # Maximum bytes of rows in one record, but at least one row.
@@ -123,6 +125,16 @@ def _is_pause(value: Any) -> bool:
     return type(value) is list and len(value) == 2 and all(map(_is_count, value))
 
 
+def _are_levels(value: Any) -> bool:
+    if type(value) is not list or len(value) != 2 or type(value[0]) is not str or not _is_count(value[1]):
+        return False
+    try:
+        DelayLevels.parse(value[0])
+    except ValueError:
+        return False
+    return True
+
+
 def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 1 << 63
 
@@ -133,4 +145,5 @@ _SOUND: dict[str, Callable[[Any], bool]] = {
     TOPICS: _is_topic,
     GROUPS: _is_group,
     PAUSES: _is_pause,
+    LEVELS: _are_levels,
 }

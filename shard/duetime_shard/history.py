@@ -1,12 +1,13 @@
 """The level tables of a directory's data, and when each applied."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from duetime_core.errors import StartupError
+from duetime_format.changes import LEVELS, StateChange
 from duetime_format.levels import DelayLevels
 from duetime_format.units import Ints
 
@@ -74,6 +75,25 @@ class LevelHistory:
         kept = tuple(since for since in self.since if since.position < position)
         return LevelHistory((*kept, LevelChange(position, at_ms, levels)))
 
+    def learned(self, changed: Iterable[tuple[int, Sequence[StateChange]]]) -> "LevelHistory":
+        """With the later tables among the changes of records, given by log position."""
+        history = self
+        for position, rows in changed:
+            for row in rows:
+                if row.kind == LEVELS and row.value is not None and position >= history.since[-1].position:
+                    text, at_ms = row.value
+                    if (levels := DelayLevels.parse(text)) != history.current:
+                        history = history.changed(position, at_ms, levels)
+        return history
+
+    def check(self, levels: DelayLevels, *, accept: bool) -> None:
+        """Raises: StartupError: the data has another table than `levels`, and `accept` is False."""
+        if self.current != levels and not accept:
+            raise StartupError(
+                f"the data was written with delay levels '{self.current}', this process has '{levels}'; "
+                "start with --accept-delay-levels true to continue with the new table"
+            )
+
     @classmethod
     def load(cls, value: Mapping[str, Any] | None, levels: DelayLevels, *, accept: bool) -> "LevelHistory | None":
         """From the content of duetimeStore.json. None: the history is unknown.
@@ -94,9 +114,5 @@ class LevelHistory:
         if not since or not all(0 <= number <= _I64_MAX for one in since for number in (one.position, one.at_ms)):
             return None
         history = cls(tuple(since))
-        if history.current != levels and not accept:
-            raise StartupError(
-                f"the data was written with delay levels '{history.current}', this process has '{levels}'; "
-                "start with --accept-delay-levels true to continue with the new table"
-            )
+        history.check(levels, accept=accept)
         return history

@@ -1,9 +1,11 @@
 """The tagsCode of a unit, from its record: a tag's hash, or in a lane the due time, by level or the record's own."""
 
 import re
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from duetime_format import record, timers
+from duetime_format.changes import StateChange
 from duetime_format.columns import Ints, RecordRun
 from duetime_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from duetime_format.properties import value_of
@@ -27,7 +29,11 @@ class TagsCodes:
     """Computes tagsCodes with the level table that applied at a position."""
 
     def __init__(self, history: LevelHistory) -> None:
-        self._history = history
+        self.history = history
+
+    def learn(self, changed: Iterable[tuple[int, Sequence[StateChange]]]) -> None:
+        """Takes the changes of state of a run, before its tagsCodes are computed. See LevelHistory.learned."""
+        self.history = self.history.learned(changed)
 
     def of(self, run: RecordRun) -> Ints:
         """The tagsCode of every record of a run."""
@@ -39,7 +45,7 @@ class TagsCodes:
         odd = np.flatnonzero(in_lane & (run.levels < 0))
         in_lane &= run.levels > 0
         stored_at_ms = run.stored_at_ms[in_lane]
-        codes[in_lane] = stored_at_ms + self._history.delays_ms(
+        codes[in_lane] = stored_at_ms + self.history.delays_ms(
             run.levels[in_lane], run.positions[in_lane], stored_at_ms
         )
         for index in odd.tolist():
@@ -62,4 +68,4 @@ class TagsCodes:
         level = int(delay) if _NUMBER.fullmatch(delay) else 0
         if level <= 0:
             return code
-        return self._history.due_at_ms(level, position, stored_at_ms)
+        return self.history.due_at_ms(level, position, stored_at_ms)

@@ -233,6 +233,8 @@ class StateReader:
         state.stored_at_ms = max(state.stored_at_ms, int(run.stored_at_ms.max()))
         for deletion in facts.deleted:
             self._delete(deletion)
+        self._codes.learn(facts.changed)
+        state.history = self._codes.history
         for position, changes in facts.changed:
             for change in changes:
                 if change.kind == OFFSETS:

@@ -6,6 +6,7 @@ import pytest
 from duetime_format.changes import (
     BODY_BYTES,
     GROUPS,
+    LEVELS,
     OFFSETS,
     PAUSES,
     TOPICS,
@@ -27,6 +28,7 @@ def test_rows_come_back() -> None:
         StateChange(TOPICS, "orders", [8, "FIFO"]),
         StateChange(GROUPS, "billing", [15, False]),
         StateChange(PAUSES, "@billing", [1, 0]),
+        StateChange(LEVELS, "", ["1s 5s", 17]),
     ]
     (body,) = bodies(rows)
     assert decode(body) == rows
@@ -77,6 +79,9 @@ def test_later_kinds_are_skipped() -> None:
         b'[["groups","billing",[1,0]]]',
         b'[["pauses","@billing",[-1,0]]]',
         b'[["pauses","@billing",{}]]',
+        b'[["levels","",["1s"]]]',
+        b'[["levels","",["1x",0]]]',
+        b'[["levels","",["1s",-1]]]',
         b"[" * 100_000,
         json.dumps([["offsets", "a@b", {"\u00b2": 1}]]).encode(),
     ],

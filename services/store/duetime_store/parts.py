@@ -69,7 +69,7 @@ from duetime_store.recovery.checkpointer import Checkpointer, CheckpointKeeper
 from duetime_store.recovery.moving import PendingMover
 from duetime_store.recovery.recovery import OpenedStore
 from duetime_store.recovery.retention import Cleaner, Policy, SegmentDropper
-from duetime_store.recovery.saving import keepers_of
+from duetime_store.recovery.saving import LevelKeeper, keepers_of
 from duetime_store.settings import StoreSettings
 from duetime_store.transactions.checks import CheckDispatcher
 from duetime_store.transactions.ending import TransactionResolver
@@ -333,12 +333,13 @@ def _make_checkpointer(
     base: StoreBase, opened: OpenedStore, flusher: Flusher, own: Sequence[CheckpointKeeper]
 ) -> Checkpointer:
     directory, settings, store, worker = base.directory, base.settings, opened.store, base.worker
+    levels = [LevelKeeper(store, worker, settings.shard)] if settings.members else []
     return Checkpointer(
         store,
         worker,
         flusher,
         QueueTableFile(base.disk, directory.root / queuetable.FILE, directory.queues, opened.table),
-        [*own, *keepers_of(store, opened.transactions, worker)],
+        [*own, *levels, *keepers_of(store, opened.transactions, worker)],
         base.metrics,
         interval_ms=settings.checkpoint_ms,
         log_bytes=settings.checkpoint_bytes,

@@ -98,6 +98,7 @@ class UnitCheck:
             self._queues[key] = _QueueComparison(queue.files, queue.files.min_offset)
 
     def see_run(self, run: RecordRun, facts: Facts) -> None:
+        self._codes.learn(facts.changed)
         codes, positions = self._codes.of(run), run.positions
         chosen = np.flatnonzero(run.queued)
         order = chosen[np.argsort(run.key_of[chosen], kind="stable")]

@@ -3,12 +3,15 @@
 from concurrent.futures import Executor
 
 import numpy as np
+from duetime_format.changes import LEVELS, StateChange, bodies
 from duetime_format.lanes import TIMER_LANE_FIRST, TIMER_LANES_MAX, level_of, queue_of
 from duetime_format.levels import DelayLevels
-from duetime_format.names import CANCELLED_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from duetime_format.names import CANCELLED_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC, STATE_TOPIC, TIMER_TOPIC
+from duetime_format.record import Record, encode, with_crc_mark
 from duetime_format.units import Ints, dues_of
 from duetime_shard.brokers import timers as brokertimers
 from duetime_shard.disk import LocalFiles
+from duetime_shard.history import LevelHistory
 from duetime_shard.laneends import LaneEndReader
 
 from duetime_store.files.directory import StoreDirectory, save_handover
@@ -22,6 +25,27 @@ from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.recovery.checkpoint import Checkpoint
 from duetime_store.settings import StoreSettings
 from duetime_store.writing.store import Store
+
+
+def levels_from_here(
+    history: LevelHistory, settings: StoreSettings, commit_log: CommitLog, now_ms: int, *, logged: bool
+) -> tuple[LevelHistory, bytes]:
+    """The history with this process's table from the end of the log on, and the record to be appended there.
+
+    Args:
+        logged: the log of a shard with copies has the table of each leader, since followers have no other way to know
+            it. Otherwise the record is empty.
+
+    Raises:
+        StartupError: see LevelHistory.check.
+    """
+    levels, position, row = settings.levels, commit_log.end, b""
+    history.check(levels, accept=settings.accept_delay_levels)
+    if logged:
+        (body,) = bodies([StateChange(LEVELS, "", [str(levels), now_ms])])
+        row = encode(Record(STATE_TOPIC, 0, body, with_crc_mark(b""), born_at_ms=now_ms))
+        position = commit_log.place(position, len(row))
+    return history if history.current == levels else history.changed(position, now_ms, levels), row
 
 
 def make_levels(

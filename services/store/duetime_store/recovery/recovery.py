@@ -47,7 +47,7 @@ from duetime_store.recovery.checkpoint import Checkpoint
 from duetime_store.recovery.counting import load_counts, make_ledger
 from duetime_store.recovery.halfloading import load_transactions
 from duetime_store.recovery.halfmoving import move_halves
-from duetime_store.recovery.lanemaking import make_levels, make_timers
+from duetime_store.recovery.lanemaking import levels_from_here, make_levels, make_timers
 from duetime_store.recovery.promised import keep_promises
 from duetime_store.recovery.queueloading import QueueLoader
 from duetime_store.recovery.replay import LogDamage, LogReplay
@@ -159,9 +159,8 @@ class Recovery:
         self._loading = QueueLoader(directory, self._queues, self._log, self._slots)
         # Queues beyond their topic's present count stay readable.
         self._queues.counts.set(counts)
-        self._history = self._load_history()
         self._recent = RecentIds(settings.recent_ids_count, settings.recent_ids_ms)
-        self._replay = LogReplay(self._queues, self._history, self._recent)
+        self._replay = LogReplay(self._queues, self._load_history(), self._recent)
         self._replay.offsets = kept.load(LocalFiles(directory.root))
         self._replay.files_position = self._points[0].position if self._points else 0
         if not (self._points and configs.load(directory.config, configs.TOPICS).is_ours):
@@ -193,18 +192,21 @@ class Recovery:
         for queue in self._queues.all():
             queue.publish_all()
         self._clock.seen(max(self._replay.stored_at_ms, point.now_ms if point else 0))
-        if serves and self._history.current != self._levels:
-            self._history = self._history.changed(self._log.end, self._clock.now_ms(), self._levels)
-        settings = self._settings
+        settings, history, row = self._settings, self._replay.history, b""
+        if serves:
+            history, row = levels_from_here(history, settings, self._log, self._clock.now_ms(), logged=self._follows)
         store = Store(
             self._log,
             self._queues,
-            self._history,
+            history,
             self._clock,
             self._recent,
             self._ledger,
             self._settings,
         )
+        if row:
+            # The first record: later ones have the new table.
+            store.stage_own(row)
         store.published_at_ms = max(self._replay.stored_at_ms, point.stored_at_ms if point else 0)
         store.recovered_from = self._report.from_position
         replayed = self._replay.ends
@@ -227,7 +229,8 @@ class Recovery:
             move_halves(store, self._directory, table, settings.transaction_timeout_ms)
             self._report.promised = keep_promises(store, self._replay.plans)
         self._queues.count_units()
-        save_history(self._history, self._directory.disk, self._directory.config, self._settings.shard)
+        if not row:
+            save_history(history, self._directory.disk, self._directory.config, self._settings.shard)
         report, replay = self._report, self._replay
         report.records, report.rebuilt_units = replay.record_count, replay.units.unit_count
         report.repeated, report.damage = replay.units.repeated_count, replay.damage

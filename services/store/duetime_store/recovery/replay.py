@@ -60,7 +60,6 @@ class LogReplay:
     def __init__(self, queues: Queues, history: LevelHistory, recent: RecentIds) -> None:
         self._queues = queues
         self._recent = recent
-        self._history = history
         self._codes = TagsCodes(history)
         # Ends of lane entries after the checkpoint.
         self.ends = LaneEndReader()
@@ -90,6 +89,11 @@ class LogReplay:
         """The largest store time, without one far from all others: a flipped bit that no CRC covers."""
         before, last = self._latest_ms
         return before if before and last - before > _LEAP_MS_MAX else last
+
+    @property
+    def history(self) -> LevelHistory:
+        """The level tables, with those of the log."""
+        return self._codes.history
 
     @property
     def _now_ms(self) -> int:
@@ -137,6 +141,7 @@ class LogReplay:
         # Deletions come before the units: only records after its deletion have units in a topic.
         for deletion in facts.deleted:
             self._delete(deletion)
+        self._codes.learn(facts.changed)
         self.units.add_run(run, self._codes.of(run), facts.copied)
         for planned in facts.planned:
             self._plan(*planned)
@@ -160,7 +165,7 @@ class LogReplay:
         code = 0
         if found.topic == SCHEDULE_TOPIC:
             # Keeps the lane in the order of due times.
-            code = self._history.due_at_ms(level_of(found.queue), item.position, self._now_ms)
+            code = self.history.due_at_ms(level_of(found.queue), item.position, self._now_ms)
         elif found.topic == TIMER_TOPIC:
             # Its due time is unknown: it is quarantined next. At 0 it would count as restored.
             code = max(self._now_ms, 1)

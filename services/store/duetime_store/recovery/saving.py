@@ -12,7 +12,7 @@ import structlog
 
 from duetime_store.counting import countfile
 from duetime_store.counting.ledger import Ledger
-from duetime_store.files.directory import StoreDirectory
+from duetime_store.files.directory import StoreDirectory, save_history
 from duetime_store.files.worker import FileWorker
 from duetime_store.lanes.lanes import ShardLanes
 from duetime_store.lanes.order.order import LaneOrder, OrderSnapshot
@@ -103,6 +103,27 @@ class SpareKeeper:
                 await self._worker.run(save, self._worker.directory)
             except OSError as error:
                 log.warning(self._loss, error=str(error))
+
+        return write
+
+
+class LevelKeeper:
+    """The CheckpointKeeper of the level tables of a shard with copies: a change counts once its record is committed."""
+
+    def __init__(self, store: Store, worker: FileWorker, shard: int) -> None:
+        self._store, self._worker, self._shard = store, worker, shard
+        self._saved = False
+
+    def capture(self) -> Callable[[], Awaitable[None]] | None:
+        """See CheckpointKeeper."""
+        history = self._store.history
+        if self._saved or self._store.published_end <= history.since[-1].position:
+            return None
+
+        async def write() -> None:
+            directory = self._worker.directory
+            await self._worker.run(save_history, history, directory.disk, directory.config, self._shard)
+            self._saved = True
 
         return write
 
