@@ -14,7 +14,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x64uetime/v1/copies.proto\x12\nduetime.v1\"\x83\x01\n\x0c\x43\x61rryRequest\x12\r\n\x05group\x18\x01 \x01(\x06\x12\x0e\n\x06sender\x18\x02 \x01(\x05\x12\x10\n\x08receiver\x18\x03 \x01(\x05\x12\x0c\n\x04life\x18\x04 \x01(\x06\x12\x12\n\nsent_at_ms\x18\x05 \x01(\x03\x12\x0f\n\x07payload\x18\x06 \x01(\x0c\x12\x0f\n\x07message\x18\x07 \x01(\x0c\"\x0f\n\rCarryResponse\"N\n\x0c\x46\x65tchRequest\x12\r\n\x05group\x18\x01 \x01(\x06\x12\x10\n\x08receiver\x18\x02 \x01(\x05\x12\x10\n\x08position\x18\x03 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x03\"\x1d\n\rFetchResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x32\x8a\x01\n\x06\x43opies\x12@\n\x05\x43\x61rry\x12\x18.duetime.v1.CarryRequest\x1a\x19.duetime.v1.CarryResponse(\x01\x30\x01\x12>\n\x05\x46\x65tch\x12\x18.duetime.v1.FetchRequest\x1a\x19.duetime.v1.FetchResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x64uetime/v1/copies.proto\x12\nduetime.v1\"\x91\x01\n\x0c\x43\x61rryRequest\x12\r\n\x05group\x18\x01 \x01(\x06\x12\x0e\n\x06sender\x18\x02 \x01(\x05\x12\x10\n\x08receiver\x18\x03 \x01(\x05\x12\x0c\n\x04life\x18\x04 \x01(\x06\x12\x12\n\nsent_at_ms\x18\x05 \x01(\x03\x12\x0f\n\x07payload\x18\x06 \x01(\x0c\x12\x0f\n\x07message\x18\x07 \x01(\x0c\x12\x0c\n\x04\x66ull\x18\x08 \x01(\x08\"\x0f\n\rCarryResponse\"N\n\x0c\x46\x65tchRequest\x12\r\n\x05group\x18\x01 \x01(\x06\x12\x10\n\x08receiver\x18\x02 \x01(\x05\x12\x10\n\x08position\x18\x03 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x03\"\x1d\n\rFetchResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x32\x8a\x01\n\x06\x43opies\x12@\n\x05\x43\x61rry\x12\x18.duetime.v1.CarryRequest\x1a\x19.duetime.v1.CarryResponse(\x01\x30\x01\x12>\n\x05\x46\x65tch\x12\x18.duetime.v1.FetchRequest\x1a\x19.duetime.v1.FetchResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -22,13 +22,13 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'duetime.v1.copies_pb2', _gl
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
   _globals['_CARRYREQUEST']._serialized_start=40
-  _globals['_CARRYREQUEST']._serialized_end=171
-  _globals['_CARRYRESPONSE']._serialized_start=173
-  _globals['_CARRYRESPONSE']._serialized_end=188
-  _globals['_FETCHREQUEST']._serialized_start=190
-  _globals['_FETCHREQUEST']._serialized_end=268
-  _globals['_FETCHRESPONSE']._serialized_start=270
-  _globals['_FETCHRESPONSE']._serialized_end=299
-  _globals['_COPIES']._serialized_start=302
-  _globals['_COPIES']._serialized_end=440
+  _globals['_CARRYREQUEST']._serialized_end=185
+  _globals['_CARRYRESPONSE']._serialized_start=187
+  _globals['_CARRYRESPONSE']._serialized_end=202
+  _globals['_FETCHREQUEST']._serialized_start=204
+  _globals['_FETCHREQUEST']._serialized_end=282
+  _globals['_FETCHRESPONSE']._serialized_start=284
+  _globals['_FETCHRESPONSE']._serialized_end=313
+  _globals['_COPIES']._serialized_start=316
+  _globals['_COPIES']._serialized_end=454
 # @@protoc_insertion_point(module_scope)

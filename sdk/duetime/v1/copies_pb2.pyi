@@ -5,7 +5,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CarryRequest(_message.Message):
-    __slots__ = ("group", "sender", "receiver", "life", "sent_at_ms", "payload", "message")
+    __slots__ = ("group", "sender", "receiver", "life", "sent_at_ms", "payload", "message", "full")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     SENDER_FIELD_NUMBER: _ClassVar[int]
     RECEIVER_FIELD_NUMBER: _ClassVar[int]
@@ -13,6 +13,7 @@ class CarryRequest(_message.Message):
     SENT_AT_MS_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    FULL_FIELD_NUMBER: _ClassVar[int]
     group: int
     sender: int
     receiver: int
@@ -20,7 +21,8 @@ class CarryRequest(_message.Message):
     sent_at_ms: int
     payload: bytes
     message: bytes
-    def __init__(self, group: _Optional[int] = ..., sender: _Optional[int] = ..., receiver: _Optional[int] = ..., life: _Optional[int] = ..., sent_at_ms: _Optional[int] = ..., payload: _Optional[bytes] = ..., message: _Optional[bytes] = ...) -> None: ...
+    full: bool
+    def __init__(self, group: _Optional[int] = ..., sender: _Optional[int] = ..., receiver: _Optional[int] = ..., life: _Optional[int] = ..., sent_at_ms: _Optional[int] = ..., payload: _Optional[bytes] = ..., message: _Optional[bytes] = ..., full: bool = ...) -> None: ...
 
 class CarryResponse(_message.Message):
     __slots__ = ()

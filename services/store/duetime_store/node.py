@@ -173,7 +173,7 @@ class StoreNode:
     async def _join(self, directory: StoreDirectory, reserve: Reserve) -> None:
         """Starts this process's copy of a shard."""
         membership = self._membership = make_membership(self._settings, self._clock, self.registry)
-        membership.start(directory)
+        membership.start(directory, reserve)
         self._copy = asyncio.create_task(self._run_copy(membership, directory, reserve))
 
     async def _run_copy(self, membership: "Membership", directory: StoreDirectory, reserve: Reserve) -> None:

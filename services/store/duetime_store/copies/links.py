@@ -76,9 +76,21 @@ class PeerLink:
     """The stream to one member."""
 
     def __init__(
-        self, own: Identity, to: int, address: str, credentials: Any, clock: Clock, on_lost: Callable[[int], None]
+        self,
+        own: Identity,
+        to: int,
+        address: str,
+        credentials: Any,
+        clock: Clock,
+        on_lost: Callable[[int], None],
+        is_full: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`on_lost`: called with the member's number when the stream ends."""
+        """
+        Args:
+            on_lost: called with the member's number when the stream ends.
+            is_full: whether the own disk has no room.
+        """
+        self._is_full = is_full
         self._own, self._to, self._address = own, to, address
         self._clock, self._on_lost = clock, on_lost
         self._channel = make_channel(address, credentials)
@@ -150,17 +162,20 @@ class PeerLink:
             sent_at_ms=self._clock.now_ms(),
             payload=payload,
             message=message,
+            full=self._is_full(),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A message of another member, with the reading of its wall clock. No message: the reading alone."""
+    """A message of another member, with the reading of its wall clock, and whether its disk is full. No message: these
+    alone."""
 
     sender: int
     sent_at_ms: int
     message: bytes
     payload: bytes
+    is_full: bool = False
 
 
 class CopiesService(copies_pb2_grpc.CopiesServicer):
@@ -195,7 +210,8 @@ class CopiesService(copies_pb2_grpc.CopiesServicer):
                         f"a message has more than {MESSAGE_BYTES_MAX} bytes", reason="COPY_REFUSED"
                     )
                 if request.message or not request.payload:
-                    await self._hear(Heard(sender, request.sent_at_ms, request.message, bytes(payload)))
+                    sent = request.sent_at_ms, request.message, bytes(payload), request.full
+                    await self._hear(Heard(sender, *sent))
                     payload.clear()
         finally:
             if self._lives.get(sender) == life:

@@ -8,6 +8,7 @@ next start drops everything that was not committed.
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Executor
 
 import duetime_raft
@@ -20,14 +21,18 @@ from duetime_store.copies.copy import Copy
 from duetime_store.copies.entries import Entry, Runs
 from duetime_store.copies.links import Heard, RemovedCopy
 from duetime_store.copies.peers import Peers
+from duetime_store.copies.room import DiskRoom
 from duetime_store.copies.roster import Roster
 from duetime_store.copies.writes import Sending
+from duetime_store.files.gate import NO_ROOM
 from duetime_store.log.commitlog import CommitLog
 
 log = structlog.get_logger()
 
 # Messages heard and not yet taken in; beyond it their streams wait.
 HEARD_MAX = 64
+# Pauses between two inspections of the disk, and between two attempts of a write that found no room.
+ROOM_CHECK_MS, ROOM_RETRY_MS = 1_000, 200
 # Longest wait of a stop for another member to take over leadership.
 HAND_OVER_MS = 1_000
 
@@ -37,8 +42,13 @@ Done = asyncio.Future[None]
 class Member:
     """See the module."""
 
-    def __init__(self, copy: Copy, peers: Peers, clock: Clock, group_clock: GroupClock, executor: Executor) -> None:
+    def __init__(
+        self, copy: Copy, peers: Peers, clock: Clock, group_clock: GroupClock, executor: Executor, room: DiskRoom
+    ) -> None:
         """`executor`: one thread, which writes the log."""
+        self.room = room
+        # Members whose disks are full.
+        self._full: set[int] = set()
         self._copy, self._peers, self._clock, self._executor = copy, peers, clock, executor
         self._group_clock = group_clock
         # Whether proposals were dropped during a handover: their callers have failed, so the leadership has to end.
@@ -87,6 +97,7 @@ class Member:
     async def hear(self, heard: Heard) -> None:
         """Takes a message of another member, once there is room."""
         self._group_clock.heard(heard.sender, heard.sent_at_ms)
+        (self._full.add if heard.is_full else self._full.discard)(heard.sender)
         if heard.message:
             await self._heard.put(heard)
 
@@ -113,15 +124,32 @@ class Member:
         return entry, written, committed
 
     async def hand_over(self) -> None:
-        """Gives leadership to the member that has most of the log; returns when it is given, or after HAND_OVER_MS."""
-        voters = self.roster.voters
-        peers = [(match, number) for number, (match, _, active) in self.status["peers"].items() if active]
-        peers = [peer for peer in peers if peer[1] in self._peers and peer[1] in voters]
+        """Gives leadership to the member that has most of the log, if possible one with room on its disk. Returns when
+        it is given, or after HAND_OVER_MS."""
+        peers = self._successors()
         if not self.leads or self._unseated.done() or not peers:
             return
-        self._copy.transfer(max(peers)[1])
+        self._copy.transfer(max(peers)[2])
         self._work()
         await self._clock.wait_for(self._unseated, HAND_OVER_MS)
+
+    def _successors(self) -> list[tuple[bool, int, int]]:
+        """Voters that answer: whether there is room, the last known entry, and the number of each."""
+        peers = [(match, number) for number, (match, _, active) in self.status["peers"].items() if active]
+        voters = self.roster.voters
+        return [
+            (number not in self._full, match, number)
+            for match, number in peers
+            if number in self._peers and number in voters
+        ]
+
+    def _inspect(self) -> None:
+        """Gives leadership away if the disk is full, and one of another member is not."""
+        self.room.inspect()
+        successors = [peer for peer in self._successors() if peer[0]]
+        if self.room.is_full and self._term and self.leads and successors and not self.status["transfer"]:
+            log.error("the disk is full: another copy is to lead", copy=max(successors)[2])
+            self._copy.transfer(max(successors)[2])
 
     def transfer(self, to: int) -> None:
         """Begins to give leadership to a voter that is heard and near the end of the log.
@@ -149,9 +177,13 @@ class Member:
         return self.status["role"] == "leader"
 
     async def _tick(self, tick_ms: float) -> None:
+        inspected_ms = self._clock.monotonic_ms()
         while True:
             await self._clock.sleep(tick_ms)
             self._copy.tick()
+            if self._clock.monotonic_ms() - inspected_ms >= ROOM_CHECK_MS:
+                inspected_ms = self._clock.monotonic_ms()
+                self._inspect()
             for number in self._peers:
                 # Each member knows the clocks of all, should it have to lead.
                 self._peers.send(Sending(number, b""))
@@ -167,18 +199,32 @@ class Member:
             self._check()
 
     async def _write(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             while (write := self._copy.next_write) is not None:
                 # A deposed leader writes no more: its store may be reading the log's end.
                 self._check()
                 if write.run is not None:
-                    await loop.run_in_executor(self._executor, write.run)
+                    await self._on_disk(write.run)
                 self._copy.wrote(write)
                 self._work()
                 self._check()
             self._changed.clear()
             await self._changed.wait()
+
+    async def _on_disk(self, run: Callable[[], None]) -> None:
+        """Runs a write. If the disk has no room for it, this copy acknowledges nothing until it has."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                await loop.run_in_executor(self._executor, run)
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise
+                self.room.refused(error)
+            else:
+                return
+            await self._clock.sleep(ROOM_RETRY_MS)
+            self._check()
 
     def _work(self) -> None:
         """Takes the results of a step of the copy."""

@@ -20,10 +20,12 @@ from duetime_store.copies.links import SERVICE_NAME, CopiesService, Identity, Pe
 from duetime_store.copies.member import Member
 from duetime_store.copies.metrics import CopyCollector
 from duetime_store.copies.peers import Peers
+from duetime_store.copies.room import DiskRoom
 from duetime_store.copies.roster import Roster
 from duetime_store.copies.scanning import Damage
 from duetime_store.copies.statefile import FILE, RaftState, StateFile
 from duetime_store.files.directory import StoreDirectory
+from duetime_store.files.reserve import Reserve
 from duetime_store.log.commitlog import CommitLog
 from duetime_store.settings import StoreSettings
 
@@ -84,9 +86,11 @@ class Membership:
         self._files: CopyFiles | None = None
         self._opened: Copy | Damage | None = None
         self._member: Member | None = None
+        self._room: DiskRoom | None = None
 
-    def start(self, directory: StoreDirectory) -> None:
+    def start(self, directory: StoreDirectory, reserve: Reserve) -> None:
         """Opens the files; blocking. Raises: StartupError."""
+        self._room = DiskRoom(directory, reserve, self._settings.disk_used_max)
         self._files = CopyFiles(directory, self._settings)
         self._opened = self._files.open()
 
@@ -101,7 +105,8 @@ class Membership:
         copy, settings = self._opened, self._settings
         assert copy is not None
         peers = Peers(self._own.number, self._link, settings.members)
-        member = self._member = Member(copy, peers, self._clock, self.clock, executor)
+        assert self._room is not None
+        member = self._member = Member(copy, peers, self._clock, self.clock, executor, self._room)
         self._registry.register(CopyCollector(self._member, self.clock))
         service = CopiesService(self._own, lambda: member.roster, member.hear, copy.read)
         copies_pb2_grpc.add_CopiesServicer_to_server(service, self._server.grpc)  # type: ignore[no-untyped-call]
@@ -153,7 +158,8 @@ class Membership:
         await self.member.run(self._settings.copies_election_ms / TICKS)
 
     def _link(self, number: int, address: str) -> PeerLink:
-        return PeerLink(self._own, number, address, self._credentials, self._clock, self._lost)
+        known = self._own, number, address, self._credentials, self._clock, self._lost
+        return PeerLink(*known, lambda: self._room is not None and self._room.is_full)
 
     def _lost(self, number: int) -> None:
         self.member.lost(number)

@@ -19,6 +19,8 @@ class CopyCollector(Collector):
         status = self._member.status
         leads = float(status["role"] == "leader")
         yield GaugeMetricFamily("duetime_store_copy_leads", "Whether this copy leads its group.", leads)
+        full = float(self._member.room.is_full)
+        yield GaugeMetricFamily("duetime_store_copy_full", "Whether the disk of this copy has no room.", full)
         yield GaugeMetricFamily("duetime_store_copy_term", "The term of the group as known here.", status["term"])
         yield GaugeMetricFamily("duetime_store_copy_last_entry", "Index of the last entry.", status["last"])
         yield GaugeMetricFamily("duetime_store_copy_committed_entry", "Index of the committed entry.", status["commit"])

@@ -57,8 +57,10 @@ class Writer:
 
     def append(self, entry: Entry, data: bytes) -> None:
         """Writes an entry behind the log's end; durable on return. Blocking."""
-        if self._log.end != entry.position:
+        if not entry.position <= self._log.end < entry.end:
+            # A write that found no room may have written a part.
             raise ValueError(f"entry {entry.index} begins at {entry.position}, the log ends at {self._log.end}")
+        self._log.end = entry.position
         self.write(entry.position, data)
 
     def write(self, position: int, data: bytes) -> None:
