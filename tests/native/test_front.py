@@ -70,7 +70,9 @@ def answered(raw: Raw, until: bytes) -> bytes:
     raw.socket.settimeout(DEADLINE_S)
     unread, data = b"", b""
     while until not in unread:
-        unread += raw.socket.recv(1 << 16)
+        received = raw.socket.recv(1 << 16)
+        assert received, "the server has ended the connection"
+        unread += received
     while len(unread) >= 9:
         size = int.from_bytes(unread[:3], "big")
         if unread[3] == DATA:
@@ -199,3 +201,22 @@ async def test_request_is_read_ahead_only_while_its_reader_waits() -> None:
     finally:
         raw.close()
         await asyncio.to_thread(front.close)
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(180)
+async def test_only_clients_with_a_running_call_must_answer_pings() -> None:
+    async with serving() as (_, server):
+        idle, busy = (Raw(f"127.0.0.1:{server.port}") for _ in range(2))
+        for raw in (idle, busy):
+            raw.greet()
+        idle.send(call("/T/Unary", 1) + frame(DATA, END_STREAM, 1, framed(b"once")))
+        assert await asyncio.to_thread(answered, idle, END_OF_CALL) == framed(b"once")
+        busy.send(call("/T/Stream", 1))
+        # Neither answers the ping after 30 s; the server waits 20 s for it.
+        assert await asyncio.to_thread(busy.ended, 2 * DEADLINE_S)
+        idle.send(call("/T/Unary", 3) + frame(DATA, END_STREAM, 3, framed(b"again")))
+        end = frame(HEADERS, END_HEADERS | END_STREAM, 3)[3:]
+        assert await asyncio.to_thread(answered, idle, end) == framed(b"again")
+        idle.close()
+        busy.close()

@@ -1,6 +1,6 @@
 //! One call on one stream: reads its requests as far as Python has room for them, and writes its answers as far as the
 //! client has.
-use crate::gate::{Answer, Gate};
+use crate::gate::{Answer, Gate, Running};
 use crate::hub::{Command, Event, Hub, Peer, Place};
 use crate::wire::{self, Assembler, Encoding, Failure, Framed};
 use bytes::{Buf, Bytes};
@@ -73,6 +73,7 @@ pub struct Call {
     body_ended: bool,
     // Answers.
     gate: Rc<Gate>,
+    _running: Running,
     respond: SendResponse<Answer>,
     send: Option<SendStream<Answer>>,
     initial: Option<HeaderMap>,
@@ -142,6 +143,7 @@ pub fn serve(
         has_data: false,
         body_ended: false,
         gate: gate.clone(),
+        _running: Running::new(gate.clone()),
         respond,
         send: None,
         initial: None,

@@ -5,6 +5,7 @@ use crate::hub::{Event, Hub, Peer, Phase, Place, Vital, HANDED_MAX};
 use crate::tls::{Identity, Tls};
 use h2::server::Connection;
 use h2::Ping;
+use socket2::{SockRef, TcpKeepalive};
 use std::future::{poll_fn, Future};
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -29,6 +30,9 @@ const PENDING_RESETS_MAX: usize = 1_024;
 const HANDSHAKE: Duration = Duration::from_secs(5);
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_ANSWER: Duration = Duration::from_secs(20);
+/// The kernel's probes after this time without a call: a client that answers no pings between two calls may stay.
+const PROBE_EVERY: Duration = Duration::from_secs(5);
+const PROBES: u32 = 4;
 /// Time for the last bytes of answers when the front closes.
 const LAST_BYTES: Duration = Duration::from_secs(1);
 /// Pause after a failed accept: descriptors have run out.
@@ -75,6 +79,8 @@ async fn connect(hub: Rc<Hub>, socket: TcpStream, address: SocketAddr, tls: Opti
 
 async fn open(hub: Rc<Hub>, socket: TcpStream, address: SocketAddr, tls: Option<Arc<Tls>>) {
     let _ = socket.set_nodelay(true);
+    let probes = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(PROBE_EVERY).with_retries(PROBES);
+    let _ = SockRef::from(&socket).set_tcp_keepalive(&probes);
     let Some(tls) = tls else {
         serve(hub, socket, Peer::new(address, false, None)).await;
         return;
@@ -170,10 +176,13 @@ async fn closing(mut phase: tokio::sync::watch::Receiver<Phase>) {
     sleep(LAST_BYTES).await;
 }
 
-/// Returns when the peer leaves a ping unanswered.
+/// Returns when the peer of a running call leaves a ping unanswered.
 async fn keep_alive(mut pings: h2::PingPong, gate: Rc<Gate>) {
     loop {
         sleep(KEEPALIVE).await;
+        if gate.is_idle() {
+            continue;
+        }
         gate.take_held_back();
         if pings.send_ping(Ping::opaque()).is_err() {
             return;

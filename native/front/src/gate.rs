@@ -39,6 +39,8 @@ pub struct Gate {
     held_back: Cell<bool>,
     /// Bytes of answers in HTTP/2's buffers or before.
     held: Cell<usize>,
+    /// Running calls.
+    calls: Cell<usize>,
     shared: Arc<Shared>,
 }
 
@@ -53,6 +55,7 @@ impl Gate {
             denied: Cell::new(false),
             held_back: Cell::new(false),
             held: Cell::new(0),
+            calls: Cell::new(0),
             shared,
         }
     }
@@ -76,6 +79,11 @@ impl Gate {
     /// Whether reading was held back since the last question.
     pub fn take_held_back(&self) -> bool {
         self.held_back.replace(false)
+    }
+
+    /// Whether no call runs and no answer is unread.
+    pub fn is_idle(&self) -> bool {
+        self.calls.get() == 0 && self.held.get() == 0
     }
 
     /// Rejects a further call if its answers have no room.
@@ -195,6 +203,22 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Gated<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// A running call, counted until it ends.
+pub struct Running(Rc<Gate>);
+
+impl Running {
+    pub fn new(gate: Rc<Gate>) -> Self {
+        gate.calls.set(gate.calls.get() + 1);
+        Running(gate)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.calls.set(self.0.calls.get() - 1);
     }
 }
 
