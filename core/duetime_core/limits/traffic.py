@@ -262,7 +262,7 @@ class Traffic(Collector):
             self._measure(connection)
         if isinstance(context, InProcessContext) and context.has_request:
             # Nothing has to be awaited, nor limited.
-            data = await context.read()
+            data: Any = context.take_request()
             connection.unmeasured += 1
             connection.quiet_checks = 0
             connection.note_request(data)

@@ -59,14 +59,16 @@ class _WireRequests(Flow):
             self._front.native.read(self._number, self._count)
             self._front.flush_soon()
             self._noted = self._count
-        data = await super().take()
-        if data is not grpc.aio.EOF:
-            self._count += 1
-            self._bytes_taken += len(data)
-            if self._bytes_taken >= RELEASED_BYTES or self._count - self._noted >= RELEASED_REQUESTS:
-                self._front.native.release(self._number, self._bytes_taken, self._count)
-                self._front.flush_soon()
-                self._noted, self._bytes_taken = self._count, 0
+        return await super().take()
+
+    def pop(self) -> bytes:
+        data = super().pop()
+        self._count += 1
+        self._bytes_taken += len(data)
+        if self._bytes_taken >= RELEASED_BYTES or self._count - self._noted >= RELEASED_REQUESTS:
+            self._front.native.release(self._number, self._bytes_taken, self._count)
+            self._front.flush_soon()
+            self._noted, self._bytes_taken = self._count, 0
         return data
 
 

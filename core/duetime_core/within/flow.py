@@ -35,7 +35,8 @@ class Flow:
         """Adds a message, regardless of capacity."""
         self._messages.append(data)
         self._bytes += len(data) + MESSAGE_BYTES
-        _wake(self._reader)
+        if self._reader is not None:
+            _wake(self._reader)
 
     def has_room(self, size: int) -> bool:
         """Whether `room` returns at once after a message of this size."""
@@ -60,19 +61,25 @@ class Flow:
                 await self._reader
             finally:
                 self._reader = None
+        return self.pop()
+
+    def pop(self) -> bytes:
+        """The next message of a flow that is not empty."""
         data = self._messages.popleft()
         self._bytes -= len(data) + MESSAGE_BYTES
-        _wake(self._writer)
+        self._wake_writer()
         return data
 
     def _wake_writer(self) -> None:
-        _wake(self._writer)
+        if self._writer is not None:
+            _wake(self._writer)
 
     def end(self) -> None:
         """Ends the flow; messages in transit can still be taken."""
         self.ended = True
-        _wake(self._reader)
-        _wake(self._writer)
+        if self._reader is not None:
+            _wake(self._reader)
+        self._wake_writer()
 
     def drop(self) -> None:
         """As `end`, and drops the messages in transit."""
@@ -81,6 +88,6 @@ class Flow:
         self.end()
 
 
-def _wake(waiter: "asyncio.Future[None] | None") -> None:
-    if waiter is not None and not waiter.done():
+def _wake(waiter: "asyncio.Future[None]") -> None:
+    if not waiter.done():
         waiter.set_result(None)

@@ -93,7 +93,8 @@ class Rpc:
             return
         self._begun = True
         self.initial_metadata = initial_metadata or ()
-        self._wake()
+        if self._waiters:
+            self._wake()
 
     @property
     def begun(self) -> bool:
@@ -122,7 +123,8 @@ class Rpc:
         if self._timer is not None:
             self._timer.cancel()
         self.begin()
-        self._wake()
+        if self._waiters:
+            self._wake()
         self.requests.drop()
         self.answers.end()
         if self._one_answer or self.answers.is_empty:
@@ -158,7 +160,8 @@ class Rpc:
         if self.settled:
             return
         self.settled = True
-        self._wake()
+        if self._waiters:
+            self._wake()
         for callback in self._callbacks:
             callback()
 

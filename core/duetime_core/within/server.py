@@ -38,8 +38,12 @@ class InProcessContext(grpc.aio.ServicerContext[Any, Any]):
 
     @property
     def has_request(self) -> bool:
-        """Whether `read` returns at once, with a request."""
+        """Whether `read` would return at once, with a request."""
         return not self._rpc.requests.is_empty
+
+    def take_request(self) -> bytes:
+        """That request."""
+        return self._rpc.requests.pop()
 
     async def read(self) -> Any:
         return await self._rpc.requests.take()

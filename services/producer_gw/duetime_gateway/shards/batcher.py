@@ -58,6 +58,9 @@ class PutResult:
 
     def slice(self, start: int, stop: int) -> "PutResult":
         """The slice for the records [start, stop)."""
+        if self.all_stored and not (self.replaced or self.positions):
+            # The usual case.
+            return PutResult((), self.queue_offsets[start:stop], self.due_at_ms[start:stop], {}, {})
         return PutResult(
             self.statuses[start:stop],
             self.queue_offsets[start:stop],
