@@ -2,7 +2,7 @@
 
 The compiled twin's thread writes and flushes without the GIL: the event loop hands it an append and gets the result
 with one wake-up each. A thread of Python waits for the GIL before the write and again after the flush, up to
-`SWITCH_S` each time while the event loop is busy (docs/adr/0095).
+`SWITCH_S` each time while the event loop is busy (docs/adr/0094).
 """
 
 import asyncio
