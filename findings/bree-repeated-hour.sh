@@ -2,11 +2,11 @@
 # Bree 9.2.9 (npm) starts a job of "every 30 mins" without a pause in the hour that a clock repeats.
 #
 # Its library @breejs/later 4.2.0 counts on local wall time, which is Bree's default. On 31 October 2027 Berlin repeats
-# the hour from 2:00 to 3:00. After 2:30 of the first pass (0:30 UTC) the next times are 2:00 and 2:30 of that pass, again
-# and again: all are past, so each timer fires at once, for the rest of the repeated time. A test here ends it after 100
-# starts, in which a clock for tests (Node's mock timers) has not moved. On the day before, 4 hours have 8 starts.
+# the hour from 2:00 to 3:00. After 2:30 of the first pass (0:30 UTC) the next time is the present one, so each timer fires
+# at once, until 2:30 of the second pass. Here the job is stopped after 100 starts, during which the clock (Node's mock
+# timers) has not moved. On the day before, 4 hours have 8 starts.
 #
-# Consequence: a machine with local time runs its jobs in a loop for up to an hour and a half, once a year.
+# Consequence: a machine with local time runs such jobs in a loop for an hour, once a year.
 # Remedy: the process in UTC (TZ=UTC), or a number of milliseconds for the interval.
 #
 # Output: 9.2.9, later 4.2.0, Node v20.20.2
