@@ -126,8 +126,17 @@ def credentials_of(pems: Pems) -> grpc.ChannelCredentials:
 class FollowingChannel(grpc.aio.Channel):
     """A channel whose calls start on a connection made of the current files."""
 
-    def __init__(self, followed: PemFollower, target: str, options: Sequence[tuple[str, Any]]) -> None:
+    def __init__(
+        self,
+        followed: PemFollower,
+        target: str,
+        options: Sequence[tuple[str, Any]],
+        *,
+        make: Callable[..., grpc.aio.Channel] = grpc.aio.secure_channel,
+    ) -> None:
+        """`make`: called as grpc.aio.secure_channel is, with the credentials of the current files."""
         self._followed = followed
+        self._make_secure = make
         self._target = target
         self._options = options
         self._pems = followed.now()
@@ -138,7 +147,7 @@ class FollowingChannel(grpc.aio.Channel):
         self._ends: set[asyncio.Task[None]] = set()
 
     def _make(self) -> grpc.aio.Channel:
-        return grpc.aio.secure_channel(self._target, credentials_of(self._pems), options=self._options)
+        return self._make_secure(self._target, credentials_of(self._pems), options=self._options)
 
     def _current(self) -> grpc.aio.Channel:
         pems = self._followed.now()

@@ -43,11 +43,10 @@ class Trio:
     def __init__(self, root: Path, members: int = 3, **settings: str) -> None:
         self.root, self.settings = root, settings
         self.numbers = range(1, members + 1)
-        ports = free_ports(2 * members)
+        ports = free_ports(3 * members)
+        self.peer_ports = dict(zip(self.numbers, ports[2 * members :], strict=True))
         self.ports = dict(zip(self.numbers, ports[:members], strict=True))
-        self.copies = ",".join(
-            f"{number}=127.0.0.1:{port}" for number, port in zip(self.numbers, ports[members:], strict=True)
-        )
+        self.probe_ports = dict(zip(self.numbers, ports[members : 2 * members], strict=True))
         self.processes: dict[int, Process] = {}
         # Ports of their metrics.
         self._metrics: dict[int, int] = {}
@@ -68,6 +67,13 @@ class Trio:
         for number in list(self.processes):
             await self.kill(number)
 
+    def copies_of(self, number: int) -> str:
+        """The setting `copies` of a copy."""
+        return ",".join(f"{member}=127.0.0.1:{port}" for member, port in self.peer_ports.items())
+
+    def program_of(self, number: int) -> list[str]:
+        return ["duetime_store"]
+
     def data(self, number: int) -> Path:
         return self.root / str(number)
 
@@ -78,7 +84,8 @@ class Trio:
         settings = {
             "data-dir": str(self.data(number)),
             "port": str(self.ports[number]),
-            "copies": self.copies,
+            "probe-port": str(self.probe_ports[number]),
+            "copies": self.copies_of(number),
             "copy-number": str(number),
             "copies-group": "77",
             "advertise-port": str(self.ports[1]),
@@ -90,7 +97,7 @@ class Trio:
         }
         flags = [part for name, value in settings.items() for part in (f"--{name}", value)]
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "duetime_store", *flags), env=environment, stdout=PIPE
+            *(sys.executable, "-m", *self.program_of(number), *flags), env=environment, stdout=PIPE
         )
         self.processes[number] = process
         assert process.stdout is not None

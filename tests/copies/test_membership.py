@@ -63,6 +63,34 @@ def test_settings_that_make_no_group_are_refused(tmp_path: Path, settings: dict[
         assert settings_of(tmp_path, **settings).members
 
 
+def placed(ordinal: int, **settings: Any) -> StoreSettings:
+    own = {"data_dir": "unused", "port": 1, "copies": "store-*:9831", "copies_group": GROUP, "ordinal": ordinal}
+    return StoreSettings(**{**own, **settings})
+
+
+def test_ordinal_gives_shard_number_group_and_members() -> None:
+    found = placed(4)
+    assert (found.shard, found.copy_number, found.copies_group) == (1, 2, GROUP + 1)
+    assert found.members == {1: "store-3:9831", 2: "store-4:9831", 3: "store-5:9831"}
+    assert placed(9, copies_count=5).members[5] == "store-9:9831"
+    assert placed(-1, copies="").members == {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"copies": COPIES}, r"must be HOST-\*:PORT with ordinal"),
+        ({"copies_count": 4}, "three or five"),
+        ({"copies_group": 0}, "copies_group must be set"),
+        ({"shard": 1}, "shard cannot be set with ordinal"),
+        ({"copies_count": "many"}, "copies_count"),
+    ],
+)
+def test_ordinals_that_give_no_place_are_refused(settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValidationError, match=text):
+        placed(0, **settings)
+
+
 async def test_copy_is_not_served_alone(tmp_path: Path) -> None:
     opened(tmp_path)
     node = StoreNode(StoreSettings(data_dir=tmp_path, segment_bytes=MIB, drain_ms=0), FakeClock())

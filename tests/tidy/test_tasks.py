@@ -14,6 +14,7 @@ LOOPS = "the node's task group; `failed` awaits it, `stop` cancels it"
 ALLOWED = {
     "console/duetime_console/api/operations.py": RACE,
     "core/duetime_core/rpc/leasestreams.py": "held by its stream, which ends it and waits for it",
+    "core/duetime_core/rpc/failover.py": "watches a connection; cancelled and awaited by `close`",
     "core/duetime_core/metadata/database.py": "awaited by the `stop` that makes it",
     "core/duetime_core/node/life.py": RACE,
     "core/duetime_core/together.py": "awaited by the function that makes it, in the variables of a node",

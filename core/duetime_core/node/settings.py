@@ -418,7 +418,7 @@ def credentials_of_commands() -> ClusterCredentials:
 
 def parse_stores(text: str) -> dict[int, str]:
     """Store addresses by shard, from `0=HOST:PORT,1=HOST:PORT`. A shard with copies has all of
-    theirs, `IP:PORT|IP:PORT`.
+    theirs, `HOST:PORT|HOST:PORT`.
 
     Raises:
         ValueError: malformed, empty, or one shard twice.
@@ -430,8 +430,8 @@ def parse_stores(text: str) -> dict[int, str]:
         ports = all(host and port.isascii() and port.isdigit() for host, port in copies)
         if not (shard.isascii() and shard.isdigit() and ports):
             raise ValueError(f"store {part.strip()!r} is not SHARD=HOST:PORT")
-        if len(copies) > 1 and not all(host.replace(".", "").isdigit() for host, _ in copies):
-            raise ValueError(f"store {part.strip()!r} has copies whose hosts are no IPv4 addresses")
+        if len(set(copies)) < len(copies):
+            raise ValueError(f"store {part.strip()!r} has the same address twice")
         if int(shard) in stores:
             raise ValueError(f"shard {shard} is named twice")
         stores[int(shard)] = address
@@ -444,7 +444,7 @@ class StoreClientSettings(NodeSettings):
     database_url: str = Field(repr=False, description="metadata database, such as sqlite:////var/lib/duetime/meta.db")
     stores: str = Field(
         description="store addresses by shard: 0=HOST:PORT,1=HOST:PORT; of a shard with copies (experimental) all of "
-        "them: 0=IP:PORT|IP:PORT|IP:PORT"
+        "them: 0=HOST:PORT|HOST:PORT|HOST:PORT"
     )
     store_timeout_ms: int = Field(5_000, ge=100, le=600_000, description="deadline of one call to a store")
 

@@ -1,6 +1,6 @@
 """Creates all channels to other nodes: one place for their security, and for calls within the process."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import grpc
@@ -9,7 +9,7 @@ from duetime_format.limits import GRPC_MESSAGE_BYTES_MAX
 
 from duetime_core.access.callers import ClusterSecret
 from duetime_core.access.credentials import NO_CREDENTIALS, ClusterCredentials
-from duetime_core.errors import StartupError
+from duetime_core.rpc.failover import CopiesChannel
 from duetime_core.within.channel import Channel
 from duetime_core.within.places import place_of
 
@@ -29,9 +29,17 @@ CHANNEL_OPTIONS = (
 )
 # Between the addresses of a shard's copies: only the one that leads listens.
 COPIES_MARK = "|"
-# A leader that hangs or is cut off ends no connection: pings find it, within two seconds.
 COPIES_OPTIONS = (
-    *(option for option in CHANNEL_OPTIONS if option[0] != "grpc.keepalive_time_ms"),
+    *(
+        option
+        for option in CHANNEL_OPTIONS
+        if option[0] not in ("grpc.keepalive_time_ms", "grpc.max_reconnect_backoff_ms")
+    ),
+    # A takeover waits for the next attempt at the new leader.
+    ("grpc.max_reconnect_backoff_ms", 250),
+    # The address behind a name may change with a restart.
+    ("grpc.dns_min_time_between_resolutions_ms", 1_000),
+    # A leader that hangs or is cut off ends no connection: pings find it, within two seconds.
     ("grpc.keepalive_time_ms", 1_000),
     ("grpc.keepalive_timeout_ms", 1_000),
     ("grpc.http2.ping_timeout_ms", 1_000),
@@ -42,23 +50,30 @@ AnyChannel = TypeVar("AnyChannel", grpc.Channel, grpc.aio.Channel)
 
 def make_channel(address: str, credentials: ClusterCredentials = NO_CREDENTIALS) -> grpc.aio.Channel:
     """A channel to another node of the cluster. It sends this process's certificate, as current when a call starts, or
-    the secret; a node within this process is reached without a socket. Of several addresses (`IP:PORT|IP:PORT`), it
-    uses the first one that accepts a connection, and looks again when that ends.
-
-    Raises:
-        StartupError: several addresses, which have no common name for a certificate.
+    the secret; a node within this process is reached without a socket. Of several addresses (`HOST:PORT|HOST:PORT`),
+    it calls the one that accepted the latest connection (duetime_core.rpc.failover).
     """
     place = place_of(address)
     if place is not None:
         return _showing(Channel(place), credentials.secret)
-    if COPIES_MARK in address:
-        if credentials.certificates is not None:
-            raise StartupError(f"{address} has no common name: with certificates, use a DNS name of all the copies")
-        target = "ipv4:" + address.replace(COPIES_MARK, ",")
-        return _showing(grpc.aio.insecure_channel(target, options=COPIES_OPTIONS), credentials.secret)
     if credentials.certificates is not None:
-        return FollowingChannel(credentials.certificates.followed, address, CHANNEL_OPTIONS)
+        followed = credentials.certificates.followed
+        if COPIES_MARK in address:
+            return FollowingChannel(followed, address, COPIES_OPTIONS, make=_secure_copies)
+        return FollowingChannel(followed, address, CHANNEL_OPTIONS)
+    if COPIES_MARK in address:
+        return _showing(_copies(address, grpc.aio.insecure_channel, options=COPIES_OPTIONS), credentials.secret)
     return _showing(grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS), credentials.secret)
+
+
+def _copies(addresses: str, make: Callable[..., grpc.aio.Channel], **options: Any) -> grpc.aio.Channel:
+    return CopiesChannel(addresses.split(COPIES_MARK), lambda address: make(address, **options))
+
+
+def _secure_copies(
+    addresses: str, credentials: grpc.ChannelCredentials, *, options: Sequence[tuple[str, Any]]
+) -> grpc.aio.Channel:
+    return _copies(addresses, grpc.aio.secure_channel, credentials=credentials, options=options)
 
 
 def make_blocking_channel(

@@ -11,6 +11,7 @@ import structlog
 from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError, NotLeader, StartupError
 from duetime_core.rpc.border import BorderParts
+from duetime_core.rpc.listening import NO_PORT
 from duetime_core.rpc.probes import NodeCondition
 from duetime_core.rpc.serving import Server
 from duetime_format.record import host_bytes
@@ -53,22 +54,6 @@ class _ServingNode:
     loops: "asyncio.Task[None]"
 
 
-class _CopyCondition:
-    """The health of a copy: ready while it leads and serves."""
-
-    def __init__(self, node: "StoreNode") -> None:
-        self._node = node
-
-    @property
-    def ready(self) -> bool:
-        serving = self._node._serving
-        return serving is not None and serving.server.health.ready
-
-    async def why_stuck(self) -> str:
-        """See Health: a restart helps no copy that answers."""
-        return ""
-
-
 class StoreNode:
     """See duetime_core.node.life.Node. With copies the node has started once it hears the others; it serves once it
     leads, and fails when it leads no more."""
@@ -106,7 +91,7 @@ class StoreNode:
     @property
     def health(self) -> NodeCondition:
         if self._membership is not None:
-            return _CopyCondition(self)
+            return self._membership.health
         return self._started(self._serving).server.health
 
     @property
@@ -253,7 +238,9 @@ class StoreNode:
         settings = self._settings
         service = self._service = StoreService(parts, shard=settings.shard)
         service.add_to(server.grpc)
-        await server.start(settings.host, settings.port, probe_port=settings.probe_port, front=settings.front)
+        # A copy's probe port is open while it follows, too.
+        probe_port = NO_PORT if self._membership is not None else settings.probe_port
+        await server.start(settings.host, settings.port, probe_port=probe_port, front=settings.front)
         port = settings.advertise_port or advertised_port(config) or server.port
         service.store_host = host_bytes(settings.advertise_host, port)
         await self._keep_port(port, config)

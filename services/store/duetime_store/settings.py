@@ -1,7 +1,7 @@
 """Settings of the store process."""
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from duetime_core.node.settings import NodeSettings, parse_stores, transaction_timeout_of_all
 from duetime_format.lanes import TIMER_LANES_MAX
@@ -13,6 +13,8 @@ from pydantic_settings import SettingsConfigDict
 MIB = 1024 * 1024
 # Maximum that the table of open transactions can count.
 CHECKS_COUNTED_MAX = 4_095
+# The settings from which a place among all copies follows.
+ORDINAL_DEFAULTS = {"ordinal": -1, "copies_count": 3, "copies_group": 0}
 
 
 class StoreSettings(NodeSettings):
@@ -188,15 +190,43 @@ class StoreSettings(NodeSettings):
     copies: str = Field(
         "",
         description="experimental: the shard's copies, three or five, with the addresses for each other: "
-        "1=HOST:PORT,2=HOST:PORT,3=HOST:PORT; empty: one copy, without a group",
+        "1=HOST:PORT,2=HOST:PORT,3=HOST:PORT; with ordinal: HOST-*:PORT; empty: one copy, without a group",
     )
     copy_number: int = Field(0, ge=0, le=65_535, description="the number of this process's copy among `copies`")
     copies_group: int = Field(
         0, ge=0, le=2**63 - 1, description="the number of the group, chosen once: no other group may have it"
     )
+    ordinal: int = Field(
+        -1,
+        ge=-1,
+        description="with copies: the number of this process, from 0, among those of all shards, such as a pod's. It "
+        "sets shard, copy_number, the * in copies, and adds the shard to copies_group; -1: set them yourself",
+    )
+    copies_count: int = Field(3, description="with ordinal: copies of each shard, 3 or 5")
     copies_election_ms: int = Field(
         1_000, ge=100, le=60_000, description="shortest time without a leader after which a copy asks to lead"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_ordinal(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Replaces the settings that follow from `ordinal`: shard n // 3 for three copies of each shard."""
+        try:
+            ordinal, count, group = (int(values.get(name, default)) for name, default in ORDINAL_DEFAULTS.items())
+        except ValueError:
+            # Reported by its own field.
+            return values
+        if ordinal < 0:
+            return values
+        if given := [name for name in ("shard", "copy_number") if name in values]:
+            raise ValueError(f"{' and '.join(given)} cannot be set with ordinal: it gives them")
+        template = str(values.get("copies", ""))
+        if count < 1 or template.count("*") != 1:
+            raise ValueError(f"copies {template!r} must be HOST-*:PORT with ordinal, such as duetime-store-*:9831")
+        shard, place = divmod(ordinal, count)
+        copies = (f"{number + 1}={template.replace('*', str(shard * count + number))}" for number in range(count))
+        own = {"shard": shard, "copy_number": place + 1, "copies": ",".join(copies)}
+        return {**values, **own, "copies_group": group and group + shard}
 
     @model_validator(mode="after")
     def _is_whole_group(self) -> Self:

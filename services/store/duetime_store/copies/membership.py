@@ -8,6 +8,7 @@ import structlog
 from duetime.v1 import copies_pb2_grpc, members_pb2_grpc
 from duetime_core.clock import Clock
 from duetime_core.errors import StartupError
+from duetime_core.rpc.probes import NodeCondition
 from duetime_core.rpc.serving import Server
 from prometheus_client import CollectorRegistry
 
@@ -107,13 +108,14 @@ class Membership:
         peers = Peers(self._own.number, self._link, settings.members)
         assert self._room is not None
         member = self._member = Member(copy, peers, self._clock, self.clock, executor, self._room)
-        self._registry.register(CopyCollector(self._member, self.clock))
+        self._registry.register(CopyCollector(self._member, self.clock, settings.shard))
         service = CopiesService(self._own, lambda: member.roster, member.hear, copy.read)
         copies_pb2_grpc.add_CopiesServicer_to_server(service, self._server.grpc)  # type: ignore[no-untyped-call]
         operators = MembersService(self._own, member, self.clock)
         members_pb2_grpc.add_MembersServicer_to_server(operators, self._server.grpc)  # type: ignore[no-untyped-call]
         port = int(settings.members[self._own.number].rpartition(":")[2])
-        await self._server.start(settings.host, port)
+        await self._server.start(settings.host, port, probe_port=settings.probe_port)
+        await self._server.report(serving=False)
         log.info("copy opened", copy=self._own.number, entries=copy.last.index, position=copy.last.end)
 
     async def _repair(self, damage: Damage, executor: Executor) -> None:
@@ -153,9 +155,24 @@ class Membership:
         if self._member is not None:
             await self._member.hand_over()
 
+    @property
+    def health(self) -> NodeCondition:
+        """Ready while the group has a leader that this copy knows: the next copy may be stopped."""
+        return self._server.health
+
     async def run(self) -> None:
         """Runs the member. Raises: NotLeader: another copy leads now."""
-        await self.member.run(self._settings.copies_election_ms / TICKS)
+        tick_ms = self._settings.copies_election_ms / TICKS
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.member.run(tick_ms))
+            group.create_task(self._report(tick_ms))
+
+    async def _report(self, tick_ms: float) -> None:
+        while True:
+            follows = self.member.status["leader"] != 0
+            if follows != self._server.health.ready:
+                await self._server.report(serving=follows)
+            await self._clock.sleep(tick_ms)
 
     def _link(self, number: int, address: str) -> PeerLink:
         known = self._own, number, address, self._credentials, self._clock, self._lost

@@ -12,8 +12,8 @@ from duetime_store.copies.member import Member
 class CopyCollector(Collector):
     """Reads the state of a member when it is asked."""
 
-    def __init__(self, member: Member, clock: GroupClock) -> None:
-        self._member, self._clock = member, clock
+    def __init__(self, member: Member, clock: GroupClock, shard: int) -> None:
+        self._member, self._clock, self._shard = member, clock, str(shard)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         status = self._member.status
@@ -21,6 +21,11 @@ class CopyCollector(Collector):
         yield GaugeMetricFamily("duetime_store_copy_leads", "Whether this copy leads its group.", leads)
         full = float(self._member.room.is_full)
         yield GaugeMetricFamily("duetime_store_copy_full", "Whether the disk of this copy has no room.", full)
+        leader = GaugeMetricFamily(
+            "duetime_store_copy_leader", "The copy that leads the shard, as known here; 0: none.", labels=["shard"]
+        )
+        leader.add_metric([self._shard], status["leader"])
+        yield leader
         yield GaugeMetricFamily("duetime_store_copy_term", "The term of the group as known here.", status["term"])
         yield GaugeMetricFamily("duetime_store_copy_last_entry", "Index of the last entry.", status["last"])
         yield GaugeMetricFamily("duetime_store_copy_committed_entry", "Index of the committed entry.", status["commit"])
