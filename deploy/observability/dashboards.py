@@ -75,12 +75,7 @@ OVERVIEW = Dashboard(
         (
             stat("Pending", "sum(duetime_store_lane_pending_count)", text="Messages that are not due yet: exact."),
             stat("Overdue for", "max(duetime_store_lane_overdue_ms)", "ms", 1_000),
-            stat(
-                "Durable late, p99 of 5 min",
-                quantiles("duetime_store_lane_late_ms")[1][0].replace(RATE, "[5m]"),
-                "ms",
-                500,
-            ),
+            stat("Durable late, p99", quantiles("duetime_store_lane_late_ms")[1][0].replace(RATE, "[5m]"), "ms", 500),
             stat("Lanes unpolled for 30 s", "count(duetime_store_lane_unasked_seconds > 30) or vector(0)", red_above=0),
             stat(
                 "Stores that reject sends",
@@ -218,6 +213,11 @@ STORES = Dashboard(
                 text="About ten for 10 million messages. If the number only grows, merges fail.",
             ),
             panel("Their size", by_process("duetime_store_order_bytes"), unit="bytes"),
+        ),
+        (
+            panel("Copies: leader of a shard; 0: none", ("max by (shard) (duetime_store_copy_leader)", "{{shard}}")),
+            panel("Copies: entries behind", ("max by (copy) (duetime_store_copy_behind_entries)", "{{copy}}")),
+            panel("Copies: clocks", ("avg by (copy) (duetime_store_copy_clock_ahead_seconds)", "{{copy}}"), unit="s"),
         ),
     ),
 )

@@ -14,6 +14,7 @@ from duetime_webhooks.settings import WebhookSettings
 PROJECT = Path(__file__).resolve().parents[2]
 PLAIN = ("docker-compose.yml",)
 SECURE = (*PLAIN, "deploy/compose/secure.yml")
+REPLICATED = (*PLAIN, "deploy/compose/replicated.yml")
 
 Service = dict[str, Any]
 

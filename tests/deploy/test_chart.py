@@ -110,6 +110,11 @@ def test_production_values_are_the_production_overlay() -> None:
     assert rendered == named(kustomized(K8S / "overlays" / "production"))
 
 
+def test_copies_are_the_replicated_overlay() -> None:
+    rendered = named(chart("--values", CHART / "values-production.yaml", "--set", "store.copies=3"))
+    assert rendered == named(kustomized(K8S / "overlays" / "replicated"))
+
+
 def test_rules_are_those_of_the_component() -> None:
     copy = CHART / "files" / "rules.yaml"
     component = K8S / "components" / "monitoring" / "rules.yaml"
@@ -233,6 +238,7 @@ def test_further_ways_out_are_values(name: str) -> None:
         ("shards=0", "shards"),
         ("access.mode=open", "mode"),
         ("store.storage.size=big", "size"),
+        ("store.copies=2", "copies"),
         ("store.env.segment_bytes=1", "segment_bytes"),
         ("settings.delayLevels=1s;5s", "delayLevels"),
         ("gateway.resources.limits.cpu=null", "limits"),

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from duetime_webhooks.addresses import NetworkRules
 
-from tests.deploy.rendering import OVERLAYS, SECURE, Manifest, Pods, of_kind, pods
+from tests.deploy.rendering import LARGE, OVERLAYS, SECURE, Manifest, Pods, of_kind, pods
 
 # (caller, called, port). All else within the namespace is closed. Probes come from the node: no policy is about them.
 INNER = {
@@ -29,12 +29,14 @@ WORKER_PORTS = {"webhooks": (9805, 9816, 9825)}
 
 def allowed(overlay: str) -> set[tuple[str, str, int]]:
     """Spark shows a certificate where there are any, and calls where it is asked for one."""
-    more = {("webhooks", "gateway", 9800)} if overlay == "production" else set()
+    more = {("webhooks", "gateway", 9800)} if overlay in LARGE else set()
+    more |= {("store", "store", 9831)} if overlay == "replicated" else set()
     return {*INNER, *more, ("spark", "gateway", CERTIFIED_PORT if overlay in SECURE else 9800)}
 
 
 def ports_of(overlay: str) -> dict[str, tuple[int, ...]]:
-    return PORTS | WORKER_PORTS if overlay == "production" else PORTS
+    found = PORTS | WORKER_PORTS if overlay in LARGE else PORTS
+    return found | {"store": (*found["store"], 9831)} if overlay == "replicated" else found
 
 
 def chosen(selector: Manifest, labels: dict[str, str]) -> bool:

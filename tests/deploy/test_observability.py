@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.deploy.composing import REPLICATED, services_of
+
 PROJECT = Path(__file__).resolve().parents[2]
 FOLDER = PROJECT / "deploy" / "observability"
 RULES = sorted((FOLDER / "alerts").glob("*.yml"))
@@ -149,7 +151,7 @@ def test_promtool_raises_the_alerts_that_it_should(path: Path) -> None:
 
 
 def test_prometheus_scrapes_the_services_and_ports_of_the_compose_file() -> None:
-    services = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())["services"]
+    services = services_of(REPLICATED)
     ports = dict(re.findall(r"DUETIME_([A-Z]+)_METRICS_PORT=(\d+)", (PROJECT / "Dockerfile").read_text()))
     config = yaml.safe_load((FOLDER / "prometheus" / "prometheus.yml").read_text())
     for job in config["scrape_configs"]:

@@ -12,13 +12,15 @@ from duetime_core.node.settings import SECRETS_KEY_VARIABLE, SHARED_VARIABLES
 from duetime_webhooks.settings import WebhookSettings
 
 from tests.deploy.composing import PROJECT
-from tests.deploy.rendering import OVERLAYS, PLAIN, Pods, of_kind, pods, quantity
+from tests.deploy.rendering import LARGE, OVERLAYS, PLAIN, Pods, of_kind, pods, quantity
 
 CASES = [pytest.param(one, id=f"{overlay}-{one.kind}-{one.name}") for overlay in OVERLAYS for one in pods(overlay)]
 SERVING = [case for case in CASES if case.values[0].serves]  # type: ignore[union-attr]
 OURS = ("store", "gateway", "scheduler", "retry")
 # The component of `production`.
 OPTIONAL = ("webhooks",)
+# Overlays whose shards have one copy; test_copies.py has the rules of the other one.
+ALONE = tuple(overlay for overlay in OVERLAYS if overlay != "replicated")
 DRAIN_S = 5
 
 every_pod = pytest.mark.parametrize("pod", CASES)
@@ -179,7 +181,13 @@ def test_settings_are_settings_of_the_process(pod: Pods) -> None:
 
 
 @pytest.mark.parametrize(
-    ("overlay", "name"), [*product(OVERLAYS, [*OURS, "console"]), *product(["production"], OPTIONAL)]
+    ("overlay", "name"),
+    [
+        *product(ALONE, [*OURS, "console"]),
+        *product(LARGE, OPTIONAL),
+        ("replicated", "gateway"),
+        ("replicated", "retry"),
+    ],
 )
 def test_disruptions_are_bounded_and_pods_spread(overlay: str, name: str) -> None:
     budget = of_kind(overlay, "PodDisruptionBudget")[f"duetime-{name}"]["spec"]
@@ -217,7 +225,7 @@ def test_prometheus_finds_each_pod_with_metrics() -> None:
     assert "duetime-webhooks" in found
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
+@pytest.mark.parametrize("overlay", ALONE)
 def test_every_shard_has_a_volume_a_service_and_a_place_in_the_settings(overlay: str) -> None:
     store = of_kind(overlay, "StatefulSet")["duetime-store"]["spec"]
     count = store["replicas"]
@@ -242,7 +250,7 @@ def test_settings_that_all_share_are_the_same_map(overlay: str) -> None:
                 if reference := source.get("configMapKeyRef"):
                     assert reference["key"] in maps[reference["name"]]["data"]
                 reference = source.get("secretKeyRef", {})
-                if reference and not reference.get("optional") and overlay != "production":
+                if reference and not reference.get("optional") and overlay not in LARGE:
                     assert reference["key"] in secrets[reference["name"]]["data"]
 
 

@@ -32,7 +32,9 @@ transaction-timeout-ms: {{ .Values.settings.transactionTimeoutMs | int | quote }
 {{- end }}
 
 {{- define "duetime.stores" -}}
-{{- range $shard := until (int .Values.shards) }}{{ if $shard }},{{ end }}{{ $shard }}=duetime-store-{{ $shard }}:9801{{ end }}
+{{- $copies := int .Values.store.copies }}
+{{- range $shard := until (int .Values.shards) }}{{ if $shard }},{{ end }}{{ $shard }}=
+{{- range $place := until $copies }}{{ if $place }}|{{ end }}duetime-store-{{ add (mul $shard $copies) $place }}:9801{{ end }}{{ end }}
 {{- end }}
 
 {{/* An image: (dict "root" $ "name" "gateway" "tag" .Values.gateway.tag). */}}
