@@ -127,6 +127,8 @@ async def test_append_needs_no_gil(segment: Segment) -> None:
     compiled("duetime_store.log._disk_thread")
     before = sys.getswitchinterval()
     with DiskThread() as thread:
+        # A thread that starts would get the GIL from this one.
+        await asyncio.get_running_loop().run_in_executor(thread, int)
         sys.setswitchinterval(2 * SAFETY_S)
         try:
             done = append(thread, segment, SIZE, [b"written"], [segment])
