@@ -5,9 +5,9 @@
 The others are copied, as those of the next occurrence differ in known places.
 """
 
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
 import numpy
@@ -127,11 +127,11 @@ def follow(
     for made, label in others.values():
         room += len(made)
         label_room += len(label) + 1
-    records = PyBytes_FromStringAndSize(NULL, room)
+    records = PyByteArray_FromStringAndSize(NULL, room)
     labels = PyBytes_FromStringAndSize(NULL, label_room)
     scratch = PyByteArray_FromStringAndSize(NULL, joined * sizeof(Joined))
     cdef Joined *one = <Joined *>PyByteArray_AS_STRING(scratch)
-    cdef uint8_t *first = <uint8_t *>PyBytes_AS_STRING(records)
+    cdef uint8_t *first = <uint8_t *>PyByteArray_AS_STRING(records)
     cdef uint8_t *first_label = <uint8_t *>PyBytes_AS_STRING(labels)
     cdef uint8_t *to = first
     cdef uint8_t *label_to = first_label
@@ -157,7 +157,8 @@ def follow(
         one += 1
         memcpy(to, own, size)
         to += size
-    found = records[:to - first], labels[:max(label_to - first_label - 1, 0)]
+    PyByteArray_Resize(records, to - first)
+    found = records, labels[:max(label_to - first_label - 1, 0)]
     if others:
         return *found, None, None
     one = <Joined *>PyByteArray_AS_STRING(scratch)
@@ -256,7 +257,7 @@ cdef bint put_next(
     memcpy(next, properties, kept)
     put_hex(next + (one.tail - properties), planned)
     put_ms(next + (one.planned_at - properties), planned)
-    put_ms(next + (one.deliver - properties), planned)
+    memcpy(next + (one.deliver - properties), next + (one.planned_at - properties), MS_DIGITS)
     put_ms(next + (one.out - properties), planned - 1)
     memcpy(next + kept, CRC_ENDING, CRC_ENDING_BYTES)
     kept += CRC_ENDING_BYTES
@@ -292,7 +293,7 @@ cdef int64_t hash_id(const uint8_t *topic, int64_t length, const uint8_t *messag
     return <uint32_t>(crc32(topic, length) * TOPIC_FACTOR) ^ crc32(message_id, SERIES_CHARS + TAIL_CHARS)
 
 
-cdef void put_ms(uint8_t *to, int64_t value) noexcept nogil:
+cdef void put_ms(uint8_t *to, uint64_t value) noexcept nogil:
     cdef int index
     for index in range(MS_DIGITS - 1, -1, -1):
         to[index] = <uint8_t>(c'0' + value % 10)

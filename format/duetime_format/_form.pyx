@@ -1,13 +1,13 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """The form of restored occurrences (following.py): only its compiled twin uses it.
 
-A record's properties are read backwards from the CRC mark to DT_SCHEDULE, whose fields are then read in their order.
+A record's properties are read backwards from the CRC mark to TIMER_DELIVER_MS, then the others from the first one on.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint8_t
-from libc.string cimport memcmp
+from libc.string cimport memchr, memcmp
 
 from duetime_format import following
 from duetime_format._bytes cimport CRC_ENDING_BYTES, has_crc_mark
@@ -28,6 +28,10 @@ cdef const char *DIGITS = _digits
 # Names that no property before the id has, each with its length in front.
 cdef bytes _dropped = b"".join([bytes([len(name)]) + name for name in sorted(following._DROPPED)]) + b"\0"
 cdef const uint8_t *DROPPED = <const uint8_t *>PyBytes_AS_STRING(_dropped)
+# Whether one of them has this first byte.
+cdef bint IS_FIRST[256]
+for _byte in range(256):
+    IS_FIRST[_byte] = any(name[0] == _byte for name in following._DROPPED)
 
 
 cdef bint has_schedule(const uint8_t *at, const uint8_t *end) noexcept nogil:
@@ -62,8 +66,6 @@ cdef bint read(const uint8_t *begin, const uint8_t *end, Reading *one):
     """Reads the properties of a restored occurrence. False: they do not have the form of the store."""
     cdef const uint8_t *at = end
     cdef const uint8_t *value_end
-    cdef int64_t value
-    cdef int index
     if not has_crc_mark(begin, end - begin):
         return False
     at -= CRC_ENDING_BYTES
@@ -95,50 +97,54 @@ cdef bint read(const uint8_t *begin, const uint8_t *end, Reading *one):
     one.deliver = at
     if not ends_with(begin, &at, b"\x02TIMER_DELIVER_MS\x01", 18):
         return False
-    value_end = at
-    while at > begin and at[-1] != 2:
-        at -= 1
-    if value_end - at < 12 or memcmp(at, b"DT_SCHEDULE\x01", 12) != 0 or not read_schedule(at + 12, value_end, one):
-        return False
-    # The id ends before the 0x02 in front of DT_SCHEDULE.
-    at -= 1
-    if at - begin < SERIES_CHARS + TAIL_CHARS:
-        return False
-    at -= TAIL_CHARS
-    one.tail, value = at, one.planned
-    for index in range(TAIL_CHARS - 1, -1, -1):
-        if at[index] != <uint8_t>DIGITS[value & 15]:
+    return read_front(begin, at, one)
+
+
+cdef bint read_front(const uint8_t *begin, const uint8_t *end, Reading *one):
+    """Reads the properties up to DT_SCHEDULE, which ends at `end`; in front of it is the id."""
+    cdef const uint8_t *at = begin
+    cdef const uint8_t *before = NULL
+    cdef const uint8_t *stop
+    cdef int64_t value
+    cdef int index
+    cdef uint8_t wrong = 0
+    while True:
+        stop = <const uint8_t *>memchr(at, 2, end - at)
+        if stop == NULL:
+            break
+        if before != NULL and not is_kept(before, at - 1):
             return False
-        value >>= 4
-    at -= SERIES_CHARS
+        before, at = at, stop + 1
+    if before == NULL or at - before != 9 + SERIES_CHARS + TAIL_CHARS + 1 or memcmp(before, b"UNIQ_KEY\x01", 9) != 0:
+        return False
+    if end - at < 12 or memcmp(at, b"DT_SCHEDULE\x01", 12) != 0 or not read_schedule(at + 12, end, one):
+        return False
+    before += 9
+    # All at once: the compiler makes vectors of it.
     for index in range(SERIES_CHARS):
-        if not (c'0' <= at[index] <= c'9' or c'A' <= at[index] <= c'F'):
-            return False
-    if not ends_with(begin, &at, b"UNIQ_KEY\x01", 9):
+        wrong |= (<uint8_t>(before[index] - c'0') > 9) & (<uint8_t>(before[index] - c'A') > 5)
+    one.tail, value = before + SERIES_CHARS, one.planned
+    for index in range(TAIL_CHARS - 1, -1, -1):
+        wrong |= one.tail[index] != <uint8_t>DIGITS[value & 15]
+        value >>= 4
+    return not wrong
+
+
+cdef bint is_kept(const uint8_t *name, const uint8_t *end) noexcept nogil:
+    """Whether a property, which ends at `end`, belongs to the next occurrence too."""
+    cdef const uint8_t *mark
+    cdef const uint8_t *dropped = DROPPED
+    if name == end:
         return False
-    return at == begin or (at[-1] == 2 and are_kept(begin, at))
-
-
-cdef bint are_kept(const uint8_t *at, const uint8_t *end) noexcept nogil:
-    """Whether the properties in these bytes, each with a 0x02 after it, belong to the next occurrence too."""
-    cdef const uint8_t *name
-    cdef const uint8_t *name_end
-    cdef const uint8_t *dropped
-    while at < end:
-        name = at
-        while at[0] > 2 or at[0] == 0:
-            at += 1
-        name_end = at
-        while at[0] != 2:
-            at += 1
-        if at == name:
+    if not IS_FIRST[name[0]]:
+        return True
+    mark = <const uint8_t *>memchr(name, 1, end - name)
+    if mark != NULL:
+        end = mark
+    while dropped[0]:
+        if dropped[0] == end - name and memcmp(dropped + 1, name, dropped[0]) == 0:
             return False
-        dropped = DROPPED
-        while dropped[0]:
-            if dropped[0] == name_end - name and memcmp(dropped + 1, name, dropped[0]) == 0:
-                return False
-            dropped += 1 + dropped[0]
-        at += 1
+        dropped += 1 + dropped[0]
     return True
 
 

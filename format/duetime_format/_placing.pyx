@@ -4,9 +4,9 @@
 Columns are not trusted: starts, sizes, properties and keys are checked against the bytes and lists that they index.
 """
 
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 from duetime_format._buffer cimport IntBuffer
 from duetime_format._bytes cimport crc_init, fill_crc_mark, store32, store64
@@ -30,10 +30,10 @@ cdef struct Place:
 
 
 def place(
-    bytes records not None, columns not None, positions not None, list next_offsets, list dues, int64_t now_ms,
-    marks=None,
+    records not None, columns not None, positions not None, list next_offsets, list dues, int64_t now_ms, marks=None,
 ):
     """(data, offsets, units, counts, dues, past) of placing.PlacedRecords."""
+    cdef bytearray data = records if isinstance(records, bytearray) else bytearray(records)
     cdef IntBuffer column = IntBuffer(columns), position = IntBuffer(positions)
     cdef IntBuffer batches = None if marks is None else IntBuffer(marks)
     if batches is not None and batches.count != position.count:
@@ -46,10 +46,10 @@ def place(
     for key in range(keys):
         places[key].next_offset = next_offsets[key]
         places[key].due = dues[key]
-    count_keys(PyBytes_GET_SIZE(records), column.at, position.count, places, keys)
+    count_keys(PyByteArray_GET_SIZE(data), column.at, position.count, places, keys)
     cdef list own_dues = [None] * position.count if OWN_DUE in dues else [], past = []
-    data, offsets, units = fill_in(
-        records, column.at, position.at, position.count, places, now_ms, own_dues, past,
+    offsets, units = fill_in(
+        data, column.at, position.at, position.count, places, now_ms, own_dues, past,
         NULL if batches is None else batches.at,
     )
     return data, offsets, units, [places[key].count for key in range(keys)], own_dues, past
@@ -84,10 +84,13 @@ cdef int count_keys(int64_t length, const int64_t *column, int64_t count, Place 
 
 cdef int64_t fill_due(uint8_t *digits, int64_t now_ms, bint *is_past) noexcept nogil:
     """Writes the last ms before the due time over the sender's value; returns the due time."""
-    cdef int64_t value = 0, due_at_ms, index
+    cdef int64_t sent = 0, due_at_ms, index
+    cdef uint64_t value
     for index in range(TIMER_OUT_DIGITS):
-        value = 10 * value + (digits[index] - c"0")
-    due_at_ms = placed_due(value, now_ms, is_past)
+        sent = 10 * sent + (digits[index] - c"0")
+    due_at_ms = placed_due(sent, now_ms, is_past)
+    if due_at_ms - 1 == sent:
+        return due_at_ms
     value = due_at_ms - 1
     for index in range(TIMER_OUT_DIGITS - 1, -1, -1):
         digits[index] = <uint8_t>(c"0" + value % 10)
@@ -96,10 +99,9 @@ cdef int64_t fill_due(uint8_t *digits, int64_t now_ms, bint *is_past) noexcept n
 
 
 cdef tuple fill_in(
-    bytes records, const int64_t *column, const int64_t *positions, int64_t count, Place *places, int64_t now_ms,
+    bytearray data, const int64_t *column, const int64_t *positions, int64_t count, Place *places, int64_t now_ms,
     list own_dues, list past, const int64_t *marks
 ):
-    data = PyByteArray_FromStringAndSize(PyBytes_AS_STRING(records), PyBytes_GET_SIZE(records))
     units = PyBytes_FromStringAndSize(NULL, count * UNIT_BYTES)
     cdef list offsets = [None] * count
     cdef uint8_t *at = <uint8_t *>PyByteArray_AS_STRING(data)
@@ -132,4 +134,4 @@ cdef tuple fill_in(
         own.unit_at += UNIT_BYTES
         offsets[index] = own.next_offset
         own.next_offset += 1
-    return data, offsets, units
+    return offsets, units

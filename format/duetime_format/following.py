@@ -72,6 +72,7 @@ _twin = twin("duetime_format._following")
 class Followed(NamedTuple):
     """Restored records with the next occurrences, each in front of its own."""
 
+    # Its bytes may be a bytearray, which `placing.place` fills in instead of a copy.
     run: RecordRun
     # Those of the next occurrences, each `topic 0x01 name 0x01 id`, joined by 0x02.
     labels: bytes
@@ -158,7 +159,7 @@ def follow(
             run.data, run.columns, run.entries, planned, keys.index(own), own[1], now_ms, others
         )
         if fields is None:
-            return Followed(columns.parse(data), found)
+            return Followed(columns.parse(bytes(data)), found)
         return Followed(RecordRun(data, 0, len(data), keys, fields, entries, run.destinations), found)
     parts: list[bytes] = []
     labels: list[bytes] = []

@@ -287,6 +287,18 @@ def test_compiled_place_writes_due_times_into_properties_only() -> None:
             twin.place(data, run.columns, np.zeros(1, np.int64), [0], [OWN_DUE], 0)
 
 
+def test_compiled_place_fills_in_a_bytearray_and_copies_bytes() -> None:
+    compiled("duetime_format._placing")
+    data = timer(NOW_MS + 7) + timer(12)
+    run = columns.parse(data)
+    own = replace(run, data=bytearray(data))
+    arguments = np.zeros(2, np.int64), [0], [OWN_DUE], NOW_MS
+    copied, filled = place(run, *arguments), place(own, *arguments)
+    assert filled.data is own.data
+    assert run.data == data
+    assert filled == copied
+
+
 def test_whole_bytes_end_before_a_torn_record() -> None:
     data = sent("A") + sent("B")
     assert module.whole_bytes(data[:-1]) == len(sent("A"))

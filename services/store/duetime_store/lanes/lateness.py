@@ -1,7 +1,5 @@
 """The lateness of a lane's messages: the time from due to durable in their topic."""
 
-from collections import deque
-
 import numpy as np
 from duetime_format.units import Ints
 
@@ -21,18 +19,18 @@ class LaneLateness:
         self.sum_ms = 0.0
         # One for each bucket, and one for everything later.
         self.counts = np.zeros(len(LATE_BUCKETS_MS) + 1, np.int64)
-        self._window: deque[float] = deque(maxlen=LATE_WINDOW)
+        self._window = np.empty(0)
 
     def observe(self, due_at_ms: Ints, now_ms: float) -> None:
         late = now_ms - due_at_ms.astype(np.float64)
         self.counts += np.bincount(np.searchsorted(_BOUNDS, late), minlength=len(self.counts))
         self.sum_ms += float(late.sum())
         self.count += len(late)
-        self._window.extend(late[-LATE_WINDOW:].tolist())
+        self._window = np.concatenate((self._window, late[-LATE_WINDOW:]))[-LATE_WINDOW:]
 
     def percentiles_ms(self) -> tuple[float, float]:
         """p50 and p99 over the last LATE_WINDOW restored messages; -1 if there are none."""
-        if not self._window:
+        if not len(self._window):
             return -1.0, -1.0
-        p50, p99 = np.percentile(np.array(self._window), (50, 99))
+        p50, p99 = np.percentile(self._window, (50, 99))
         return float(p50), float(p99)

@@ -275,7 +275,7 @@ class TimerLane(ShardLane):
 
     def _take(self, rows: OrderRows) -> None:
         """Adds rows at any place."""
-        late = rows.between(START, self._cursor)
+        late = rows.between(START, self._cursor) if rows.dues.min() <= self._cursor.due_at_ms else NONE
         if late.size:
             log.error("entries fall due before others that are restored", lane=self.number, count=late.size)
             self._late = joined([self._late, late])

@@ -24,8 +24,17 @@ from duetime_format.timers cimport timer_due
 
 crc_init()
 
+cdef extern from *:
+    """
+    #define dt_soon(at) __builtin_prefetch(at)
+    """
+    void soon "dt_soon"(const void *at) nogil
+
 cdef enum:
     SIZE_MIN = 8
+    LINE_BYTES = 64
+    # Bytes to fetch of the next record but one.
+    SOON_BYTES_MAX = 1024
 
 
 cdef struct Expected:
@@ -60,7 +69,7 @@ def copy(data, int64_t base, units, expected, places=None):
 cdef tuple _copy(
     const uint8_t *log, int64_t length, int64_t base, const uint8_t *units, int64_t unit_count, const Expected *expected
 ):
-    cdef int64_t total = 0, within = 0, copied = 0, count = 0
+    cdef int64_t total = 0, within = 0, copied = 0, count = 0, ahead
     cdef int64_t position
     cdef int32_t size
     # A segment's base is never negative; otherwise the difference of two positions could overflow.
@@ -73,6 +82,11 @@ cdef tuple _copy(
     records = PyBytes_FromStringAndSize(NULL, total)
     cdef uint8_t *to = <uint8_t *>PyBytes_AS_STRING(records)
     while count < within:
+        if count + 2 < within:
+            # No cache has the records of old messages.
+            position, size = _place(units, count + 2, expected), load32(units + (count + 2) * UNIT_BYTES + 8)
+            for ahead in range(0, min(size, SOON_BYTES_MAX), LINE_BYTES):
+                soon(log + (position - base) + ahead)
         position, size = _place(units, count, expected), load32(units + count * UNIT_BYTES + 8)
         memcpy(to + copied, log + (position - base), size)
         if not _is_expected(to + copied, size, units + count * UNIT_BYTES, count, expected):

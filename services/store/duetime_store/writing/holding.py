@@ -37,7 +37,7 @@ from duetime_store.writing.store import Store
 # batches here at once therefore leaves room for other lanes in each flush.
 TURN_COUNT = 1_024
 # Occurrences of schedules staged at a time, in some 4 ms; other work goes between.
-OCCURRENCES_AT_ONCE = 1_024
+OCCURRENCES_AT_ONCE = 2_048
 # A step with occurrences needs a flush, and records of other lanes that come meanwhile wait for it. So occurrences that
 # fall due within this time of their lane's last step wait for its end.
 GATHER_MS = 10

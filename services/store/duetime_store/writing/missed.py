@@ -51,13 +51,16 @@ def pass_missed(store: Store, intake: Intake, lane: ShardLane, entries: Ints) ->
     """
     if not is_timer_lane(lane.number) or not holds(intake.data, NAME_ENDING):
         return
+    found = intake.readings
+    is_odd, is_skipped = found[KIND] == ODD, found[MISSED] == _SKIP
+    if not (is_odd | is_skipped).any():
+        return
     now_ms = store.clock.now_ms()
     dues = dues_of(lane.units(entries)["tags"])
-    found = intake.readings
-    is_late = (found[MISSED] == _SKIP) & (now_ms - dues > SCHEDULE_LATE_MS_MAX)
+    is_late = is_skipped & (now_ms - dues > SCHEDULE_LATE_MS_MAX)
     missed = [
         index
-        for index in np.flatnonzero(is_late | (found[KIND] == ODD)).tolist()
+        for index in np.flatnonzero(is_late | is_odd).tolist()
         if (schedule := pending_schedule(intake.properties(index))) and is_missed(schedule, int(dues[index]), now_ms)
     ]
     if not missed:

@@ -206,14 +206,17 @@ class OccurrenceStager:
         # Each next occurrence is in front of its own record in the joined run.
         own = np.arange(taken.count) + np.cumsum(has_next)
         firsts = own[has_next] - 1
-        is_next = np.zeros(followed.run.count, np.bool_)
-        is_next[firsts] = True
         joined = of_run(followed.run, self._batches(followed.run, firsts, lane))
         both = PutOutcome([], stored_at_ms=stored.stored_at_ms)
         positions = stage(joined, both)
-        stored.queue_offsets = list(compress(both.queue_offsets, (~is_next).tobytes()))
         self._recent.add_all(joined.id_hashes[firsts], positions[firsts], stored.stored_at_ms)
-        dues = list(compress(both.due_at_ms, is_next.tobytes()))
+        if len(firsts) == taken.count:
+            stored.queue_offsets, dues = both.queue_offsets[1::2], both.due_at_ms[::2]
+        else:
+            is_next = np.zeros(joined.count, np.bool_)
+            is_next[firsts] = True
+            stored.queue_offsets = list(compress(both.queue_offsets, (~is_next).tobytes()))
+            dues = list(compress(both.due_at_ms, is_next.tobytes()))
         self.note_next(StagedOccurrences(target, both.queue_offsets[firsts[0]], dues, followed.labels))
         return True
 

@@ -25,6 +25,7 @@ from duetime_format.following import (
 )
 from duetime_format.levels import DELAY_MS_MAX
 from duetime_format.schedules import ALL, StoredSchedule
+from duetime_format.units import Mask
 
 # Times of rules that are remembered: 10 MB.
 TIMES_MAX = 32_768
@@ -70,8 +71,11 @@ class OccurrencePlanner:
 
     def count_at_once(self, run: RecordRun, readings: Ints) -> int:
         """The number of the first records that are planned in some ms: few of them have a time to be computed."""
-        is_slow = readings[KIND] == ODD
-        ruled = np.unique(readings[SAME_AS, readings[KIND] == BY_RULE])
+        kinds = readings[KIND]
+        if (kinds <= AT_INTERVAL).all():
+            return run.count
+        is_slow = kinds == ODD
+        ruled = _firsts(readings, kinds == BY_RULE)
         new: set[tuple[bytes, int]] = set()
         for row, (at_ms, begin, end) in zip(
             ruled, readings[[PLANNED, RULE_AT, RULE_END]][:, ruled].T.tolist(), strict=True
@@ -84,13 +88,14 @@ class OccurrencePlanner:
 
     def _rule_times(self, run: RecordRun, readings: Ints, rows: Ints, now_ms: int | None = None) -> Ints:
         """The first times of the rows' rules after their planned times, or after `now_ms`."""
-        firsts, same = np.unique(readings[SAME_AS, rows], return_inverse=True)
-        found = [
+        firsts = _firsts(readings, rows)
+        times = np.zeros(run.count, np.int64)
+        times[firsts] = [
             self._time(run.data[begin:end], moment_ms if now_ms is None else now_ms)
             for begin, end, moment_ms in readings[[RULE_AT, RULE_END, PLANNED]][:, firsts].T.tolist()
         ]
-        times: Ints = np.array(found, np.int64)[same]
-        return times
+        found: Ints = times[readings[SAME_AS, rows]]
+        return found
 
     def _time(self, rule: bytes, moment_ms: int) -> int:
         known = self._times.get((rule, moment_ms))
@@ -100,6 +105,13 @@ class OccurrencePlanner:
                 del self._times[next(iter(self._times))]
             known = self._times[rule, moment_ms] = self._time_of(rule, moment_ms)
         return known
+
+
+def _firsts(readings: Ints, rows: Ints | Mask) -> Ints:
+    """The records, ascending, that some of the rows name as SAME_AS."""
+    is_first = np.zeros(readings.shape[1], np.bool_)
+    is_first[readings[SAME_AS, rows]] = True
+    return np.flatnonzero(is_first)
 
 
 def _interval_times(readings: Ints, moments: Ints) -> Ints:

@@ -13,6 +13,8 @@ from duetime_store.lanes.order.walk import OrderWalk
 # Rows read at once, and rows kept when there are too many: after a reader went far ahead, or many near rows came.
 REFILL_ROWS = 8_192
 ROWS_MAX = 32_768
+# Additions that are merged at once.
+_FRESH_MAX = 256
 
 
 class RowWindow:
@@ -24,6 +26,8 @@ class RowWindow:
         self._rows = NONE
         self._fresh: list[OrderRows] = []
         self._fresh_count = 0
+        # The first due time of added rows, which are merged when a reader reaches it.
+        self._fresh_from_ms = END.due_at_ms
 
     def add(self, rows: OrderRows) -> None:
         """Adds rows or tombstones, in any order, that the memtable already has."""
@@ -32,13 +36,13 @@ class RowWindow:
         if rows.size:
             self._fresh.append(rows)
             self._fresh_count += rows.size
-            if self._rows.size + self._fresh_count > ROWS_MAX:
+            self._fresh_from_ms = min(self._fresh_from_ms, int(rows.dues.min()))
+            if self._rows.size + self._fresh_count > ROWS_MAX or len(self._fresh) > _FRESH_MAX:
                 self._settle()
                 self._trim()
 
     def drop(self, to: LanePlace) -> None:
         """Drops rows at or before the place; no reader needs them any more."""
-        self._settle()
         self._after = to
         self._rows = self._rows.after(to)
         if self._walk.place < to:
@@ -56,8 +60,10 @@ class RowWindow:
 
     def read(self, after: LanePlace, count: int, runs: Sequence[SortedRun], memtables: Sequence[Memtable]) -> OrderRows:
         """The next `count` rows after a place, or all there are. Raises: Damaged."""
-        self._settle()
         first = self._rows.rank(after)
+        if self._rows.size - first < count or self._rows.dues[first + count - 1] >= self._fresh_from_ms:
+            self._settle()
+            first = self._rows.rank(after)
         while self._rows.size - first < count and self._walk.place < END:
             rows = self._walk.next(runs, memtables, max(REFILL_ROWS, count))
             self._rows = joined([self._rows, rows])
@@ -67,5 +73,5 @@ class RowWindow:
         """Merges added rows up to the window's end; the walk reads the rest from the memtable."""
         if self._fresh:
             fresh = sort(joined(self._fresh)).after(self._after)
-            self._fresh, self._fresh_count = [], 0
+            self._fresh, self._fresh_count, self._fresh_from_ms = [], 0, END.due_at_ms
             self._rows = merged([self._rows, fresh.part(0, fresh.rank(self._walk.place))])
