@@ -31,7 +31,7 @@ WHOLE := -m "proof or not proof"
 
 BUILT_FROM := pyproject.toml sdk/pyproject.toml constraints.txt sdk/hatch_build.py deploy/environment.py $(TWINS)
 
-.PHONY: help setup native java run test copies proof proofs copies-kills proof-store proof-spark proof-rest broker-test clients kills clients-kills repeat compose-test k8s-test upgrade-test release-fixtures hostile fuzz sanitize requirements sbom wheels soak console-soak console-pictures console-vendor check prose format proto sync torture explore lives races transactions bench bench-any-time bench-turns bench-tls bench-rocketmq bench-spark bench-console bench-docs docs tape clean
+.PHONY: help setup native java run test copies proof proofs copies-kills copies-cuts proof-store proof-spark proof-rest broker-test clients kills clients-kills repeat compose-test k8s-test upgrade-test release-fixtures hostile fuzz sanitize requirements sbom wheels soak console-soak console-pictures console-vendor check prose format proto sync torture explore lives races transactions bench bench-any-time bench-turns bench-tls bench-rocketmq bench-spark bench-console bench-docs docs tape clean
 
 help: ## list the tasks
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -176,6 +176,9 @@ copies: setup native ## proof: groups of three and five copies in one process, b
 
 copies-kills: setup native ## proof: a shard of three processes under load, whose copies are killed and stopped; needs cargo; KILLS=60 SEED=
 	$(PROVE) $@ 'DUETIME_TEST_KILLS=$(or $(KILLS),60) $(BIN)/pytest -s $(WHOLE) tests/copies/test_processes.py'
+
+copies-cuts: setup native ## proof: a shard of three processes under load, whose network is cut, with right and wrong clocks; needs cargo; CUTS=13 SEED=
+	$(PROVE) $@ 'DUETIME_TEST_CUTS=$(or $(CUTS),13) $(BIN)/pytest -s $(WHOLE) tests/copies/test_cuts.py -p no:randomly'
 
 races: setup ## proof: cancels, reschedules and replacements at the moment when messages fall due; PAIRS=100000 KILLS=0 SEED=
 	$(PROVE) $@ 'PAIRS=$(or $(PAIRS),100000) KILLS=$(or $(KILLS),0) $(BIN)/python -m tests.crash.races'

@@ -58,6 +58,7 @@ PROOFS = {
     "copies-kills": Proof(
         ("format", "core", "shard", "services/store", "native", "tests/copies", "tests/crash"), False
     ),
+    "copies-cuts": Proof(("format", "core", "shard", "services/store", "native", "tests/copies", "tests/crash"), False),
     "explore": Proof((*PRODUCT, "spark", "tests")),
     "fuzz": Proof((*PRODUCT, "spark", "tests/fuzz")),
     "sanitize": Proof((*ENGINE, "spark", "tests/fuzz")),

@@ -59,10 +59,8 @@ class Run:
         await check(self.trio.stub, self.ledger)
         before, self.is_over = list(self.ledger.acknowledged), False
         async with asyncio.TaskGroup() as group:
-            for writer in range(WRITERS + 1):
-                group.create_task(self._until_over(write(self.trio.stub, writer, self.ledger, self.dice)))
-            group.create_task(self._until_over(restore(self.trio.stub, self.ledger)))
-            group.create_task(self._until_over(self._lease()))
+            for load in self.loads():
+                group.create_task(self._until_over(load))
             try:
                 await self.progress(before)
                 await asyncio.sleep(self.dice.uniform(0.0, 0.3))
@@ -74,6 +72,12 @@ class Run:
                 # Ends the load.
                 await self.trio.kill(await self.trio.leader())
         await self.trio.revive()
+
+    def loads(self) -> list[Awaitable[None]]:
+        """The calls of a round; each ends when the store is gone."""
+        stub, ledger = self.trio.stub, self.ledger
+        writers = [write(stub, writer, ledger, self.dice) for writer in range(WRITERS + 1)]
+        return [*writers, restore(stub, ledger), self._lease()]
 
     async def _until_over(self, load: Awaitable[None]) -> None:
         await load
