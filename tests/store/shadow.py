@@ -151,7 +151,7 @@ def run_life(kind: type[Life], root: Path, seed: int, steps: int) -> int:
 
     dice = random.Random(seed)
     life = LeaderLife(root / "leader", random.Random(seed + 1), mode="delayed")
-    settings = life.settings.model_copy(update={"checkpoint_ms": 0, "checkpoint_bytes": 20_000})
+    settings = life.settings.model_copy(update={"checkpoint_ms": 0})
     shadow = Shadow(root / "copy", settings, life.clock)
     try:
         for number in range(steps):

@@ -2,7 +2,6 @@
 
 import asyncio
 import ipaddress
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-# Longest time that a thread of a process with copies keeps others from running Python, in seconds.
-COPIES_SWITCH_S = 0.000_5
 # Pause between attempts while another process holds the directory.
 LOCK_CHECK_MS = 100
 
@@ -163,8 +160,6 @@ class StoreNode:
 
     async def _run_copy(self, membership: "Membership", directory: StoreDirectory, reserve: Reserve) -> None:
         await membership.join(self._threads.flush)
-        # A thread that reads the log must not hold up acknowledgements, which pass through several threads.
-        sys.setswitchinterval(COPIES_SWITCH_S)
         async with asyncio.TaskGroup() as group:
             group.create_task(membership.run())
             group.create_task(self._lead(membership, directory, reserve))

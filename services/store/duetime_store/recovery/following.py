@@ -2,7 +2,7 @@
 
     committed entries ──▶ read as by a start ──(elected)──▶ the rest read, the store opened
                                 │
-                                └──(checkpoint_ms, checkpoint_bytes)──▶ checkpoint, and a new start from it
+                                └──(checkpoint_ms)──▶ checkpoint, and a new start from it
 
 Nothing leaves it but files that a start derives from the log. Its work runs on one thread, in steps: the loop of the
 process has to answer the leader meanwhile.
@@ -101,8 +101,8 @@ class Follower:
         if end == self._end or end < self._least:
             return
         await self._run(self._read_to, commit_log, end)
-        past_ms, past_bytes = self._clock.monotonic_ms() - self._saved_ms, end - self._saved_end
-        if past_bytes and (past_ms >= self._settings.checkpoint_ms or past_bytes >= self._settings.checkpoint_bytes):
+        # A checkpoint costs a start. `checkpoint_bytes` bounds the log that a start reads; this one has read it.
+        if end > self._saved_end and self._clock.monotonic_ms() - self._saved_ms >= self._settings.checkpoint_ms:
             await self._save()
 
     async def open(self, commit_log: CommitLog, end: int) -> OpenedStore:
