@@ -26,11 +26,14 @@ FOLDS = {
     schedules_pb2.FOLD_POLICY_BOTH: "both",
 }
 _TIMES_REMEMBERED_MAX = 16_384
+_PATH_STEPS = frozenset((".", ".."))
 
 
 def rule_violations(asked: schedules_pb2.Schedule) -> Iterator[Violation]:
     """Violations of a schedule's name, policy and times."""
     yield from schedule_violations("schedule.name", asked.name)
+    if asked.name in _PATH_STEPS:
+        yield Violation("schedule.name", f"{asked.name} is a step of paths: browsers do not send it in an address")
     if asked.missed not in schedules_pb2.MissedPolicy.values():
         yield Violation("schedule.missed", f"{asked.missed} is not a policy")
     match asked.WhichOneof("times"):

@@ -206,6 +206,29 @@ async def test_the_last_listed_time_ends_the_schedule(shard: Shard) -> None:
     assert (await put(shard)).created
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_the_same_listed_times_again_change_nothing_after_the_last(shard: Shard, restarts: bool) -> None:
+    times = schedules_pb2.ListedTimes(at_ms=[shard.clock.now_ms() + 1_000, shard.clock.now_ms() + 2_000])
+    await put(shard, at=times)
+    await occur(shard, 1_000)
+    shard.clock.move(1_000)
+    # Its last occurrence is due, and not delivered yet.
+    assert (await put(shard, at=times)).unchanged
+    await occur(shard)
+    if restarts:
+        await shard.restart("")
+    again = await put(shard, at=times, create_only=True)
+    assert (again.created, again.unchanged, list(again.schedule.next_at_ms)) == (False, True, [])
+    assert len(await planned(shard)) == 2
+    for own in ({"body": b"other"}, {"missed": schedules_pb2.MISSED_POLICY_ALL}, {"name": "other"}):
+        assert "schedule.at" in await failing(put(shard, at=times, **own), "none of its times is ahead")  # type: ignore[arg-type]
+    await put(shard, "deleted", at=schedules_pb2.ListedTimes(at_ms=[shard.clock.now_ms() + 1_000]))
+    await change(shard, DELETE, "deleted")
+    shard.clock.move(2_000)
+    gone = schedules_pb2.ListedTimes(at_ms=[shard.clock.now_ms() - 1_000])
+    assert "schedule.at" in await failing(put(shard, "deleted", at=gone), "none of its times is ahead")
+
+
 async def test_a_repeated_run_is_found_after_a_change(shard: Shard) -> None:
     await put(shard)
     ran = await change(shard, RUN, request_id="a1")
@@ -345,6 +368,8 @@ async def test_the_list_shows_schedules_alone(shard: Shard) -> None:
 FAULTS = [
     ("schedule.name", {"name": "two words"}),
     ("schedule.name", {"name": "x" * 128}),
+    ("schedule.name", {"name": "."}),
+    ("schedule.name", {"name": ".."}),
     ("schedule.every.every_ms", {"every": schedules_pb2.IntervalTimes(every_ms=999)}),
     ("schedule.every.start_at_ms", {"every": schedules_pb2.IntervalTimes(every_ms=1_000, start_at_ms=10**13)}),
     ("schedule.at", {"at": schedules_pb2.ListedTimes(at_ms=[5])}),

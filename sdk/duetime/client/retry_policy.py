@@ -16,6 +16,7 @@ from duetime_format.lengths import Length, whole_ms
 from duetime_format.limits import ATTEMPTS_MAX
 from duetime_format.policy import faults, fill
 
+from duetime.client.counts import whole
 from duetime.client.errors import InvalidArgument, InvalidMessage
 from duetime.v1 import message_pb2
 
@@ -33,14 +34,11 @@ def handler_policy(backoff: Backoff | None, max_attempts: int | None) -> message
     except ValueError as error:
         raise InvalidArgument.of("backoff", str(error)) from None
     if max_attempts is not None:
-        description = ""
-        if not 1 <= max_attempts <= ATTEMPTS_MAX:
-            description = f"{max_attempts} is not within 1 and {ATTEMPTS_MAX}"
-        elif policy.max_attempts not in (0, max_attempts):
-            description = f"is {max_attempts}, and max={policy.max_attempts} in the backoff; give one"
-        if description:
+        count = whole("max_attempts", max_attempts, ATTEMPTS_MAX)
+        if policy.max_attempts not in (0, count):
+            description = f"is {count}, and max={policy.max_attempts} in the backoff; give one"
             raise InvalidArgument.of("max_attempts", description)
-        policy.max_attempts = max_attempts
+        policy.max_attempts = count
     return policy if policy.ByteSize() else None
 
 

@@ -23,6 +23,7 @@ from sqlalchemy.pool import SingletonThreadPool
 
 from duetime import deadlines
 from duetime.client.connection import backoff_s, pause, resolve_server
+from duetime.client.counts import whole
 from duetime.client.errors import DueTimeError, InvalidArgument, NotFound, PermissionDenied, Unavailable
 from duetime.client.finding.finder import AsyncFinder, FoundMessage
 from duetime.client.lengths import Length, milliseconds, seconds
@@ -97,8 +98,7 @@ class Relay:
         timeout: Length = "10s",
         clock: Callable[[Connection], int] | None = None,
     ) -> None:
-        if not 1 <= batch <= BATCH_MAX:
-            raise InvalidArgument.of("batch", f"{batch} is not within 1 and {BATCH_MAX}")
+        batch = whole("batch", batch, BATCH_MAX)
         self._lease_s, timeout_s = seconds(lease, "lease"), seconds(timeout, "timeout")
         if self._lease_s < LEASE_TIMEOUTS_MIN * timeout_s:
             text = f"{self._lease_s:g} s is below {LEASE_TIMEOUTS_MIN} timeouts of {timeout_s:g} s"

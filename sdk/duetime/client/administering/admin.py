@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Literal
 
 from duetime_format import rates
-from duetime_format.limits import LITE_PAGE_COUNT_MAX
+from duetime_format.limits import LITE_PAGE_COUNT_MAX, PER_KEY_MAX, QUEUE_COUNT_MAX
 
 from duetime.client.administering import described, retries
 from duetime.client.administering.described import (
@@ -21,6 +21,7 @@ from duetime.client.administering.described import (
 )
 from duetime.client.administering.retries import RetriesProgress, WaitingRetry
 from duetime.client.connection import GatewayConnection, RepeatingClient
+from duetime.client.counts import whole
 from duetime.client.errors import InvalidArgument
 from duetime.client.finding import pending
 from duetime.client.finding.pending import Backlog
@@ -106,8 +107,9 @@ class AsyncAdmin(RepeatingClient):
             InvalidArgument: the name or an argument breaks its rule.
         """
         max_delay_ms = 0 if max_delay is None else delay_ms(max_delay, "max_delay")
+        queue_count = 0 if queues is None else whole("queues", queues, QUEUE_COUNT_MAX)
         request = gateway_pb2.CreateTopicRequest(
-            name=name, queue_count=queues or 0, max_delay_ms=max_delay_ms, message_type=described.topic_type(type)
+            name=name, queue_count=queue_count, max_delay_ms=max_delay_ms, message_type=described.topic_type(type)
         )
         return described.topic_of(await self._call("CreateTopic", request))
 
@@ -195,7 +197,9 @@ class AsyncAdmin(RepeatingClient):
             Overloaded: the group has 100 limits.
         """
         request = consumer_pb2.LimitGroupRequest(name=name)
-        request.limit.topic, request.limit.per_key = topic, per_key or 0
+        request.limit.topic = topic
+        if per_key is not None:
+            request.limit.per_key = whole("per_key", per_key, PER_KEY_MAX)
         if rate is not None:
             try:
                 rates.fill(request.limit.rate, rate)

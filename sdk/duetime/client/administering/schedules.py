@@ -7,9 +7,11 @@ from datetime import datetime, timedelta
 from secrets import token_hex
 from typing import Any, Literal, TypedDict, Unpack, overload
 
+from duetime_format.limits import SCHEDULE_NEXT_MAX
 from duetime_format.policy import render
 
 from duetime.client.connection import GatewayConnection, RepeatingClient, backoff_s, pause
+from duetime.client.counts import whole
 from duetime.client.errors import DueTimeError, InvalidArgument, from_fault
 from duetime.client.lengths import Length, milliseconds, seconds
 from duetime.client.message import Message, due_ms, moment, to_proto
@@ -297,12 +299,13 @@ class AsyncSchedules(RepeatingClient):
             InvalidArgument: the times or the message break a rule.
         """
         request = _request(ScheduleDefinition(name, message, **times), create_only=False)
-        request.dry_run, request.next_count = True, count
+        request.dry_run, request.next_count = True, whole("count", count, SCHEDULE_NEXT_MAX)
         return [moment(one) for one in (await self._call("PutSchedule", request)).schedule.next_at_ms]
 
     async def get(self, topic: str, name: str, *, next_count: int = 1) -> Schedule:
         """Shows a schedule, with the planned times of up to 100 next occurrences. Raises: NotFound."""
-        request = schedules_pb2.GetScheduleRequest(topic=topic, name=name, next_count=next_count)
+        count = whole("next_count", next_count, SCHEDULE_NEXT_MAX)
+        request = schedules_pb2.GetScheduleRequest(topic=topic, name=name, next_count=count)
         return schedule_of(await self._call("GetSchedule", request))
 
     async def list(self, topic: str) -> AsyncGenerator[Schedule, None]:

@@ -5,7 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from duetime_format.limits import WEBHOOK_CONCURRENCY_MAX
+
 from duetime.client.connection import GatewayConnection, RepeatingClient, pause
+from duetime.client.counts import whole
 from duetime.client.errors import Timeout
 from duetime.client.lengths import Length, milliseconds, seconds
 from duetime.client.message import moment
@@ -146,7 +149,7 @@ class AsyncWebhooks(RepeatingClient):
             topic=topic,
             group=group,
             url=url,
-            concurrency=concurrency,
+            concurrency=whole("concurrency", concurrency, WEBHOOK_CONCURRENCY_MAX),
             timeout_ms=milliseconds(timeout, "timeout"),
         )
         return _signed(await self._call("CreateWebhook", webhooks_pb2.CreateWebhookRequest(webhook=webhook)))
@@ -171,7 +174,8 @@ class AsyncWebhooks(RepeatingClient):
             NotFound: there is no such webhook.
         """
         timeout_ms = None if timeout is None else milliseconds(timeout, "timeout")
-        request = webhooks_pb2.UpdateWebhookRequest(name=name, url=url, concurrency=concurrency, timeout_ms=timeout_ms)
+        count = None if concurrency is None else whole("concurrency", concurrency, WEBHOOK_CONCURRENCY_MAX)
+        request = webhooks_pb2.UpdateWebhookRequest(name=name, url=url, concurrency=count, timeout_ms=timeout_ms)
         return webhook_of(await self._call("UpdateWebhook", request))
 
     async def pause(self, name: str) -> Webhook:

@@ -24,6 +24,7 @@ from duetime.client.consuming.logs import log
 from duetime.client.consuming.room import ReceiveRoom
 from duetime.client.consuming.settling import Stats
 from duetime.client.consuming.wrapping import BadBodies, HandlerCallOptions, Middleware, checked, decoding
+from duetime.client.counts import whole
 from duetime.client.errors import (
     AlreadyExists,
     Closed,
@@ -155,8 +156,7 @@ class Consumer:
                 not accept a message.
         """
         self._check_free(topic, tag)
-        if not 1 <= concurrency <= CONCURRENCY_MAX:
-            raise InvalidArgument.of("concurrency", f"{concurrency} is not within 1 and {CONCURRENCY_MAX}")
+        concurrency = whole("concurrency", concurrency, CONCURRENCY_MAX)
         policy = handler_policy(backoff, max_attempts)
         subscription = LeaseSubscription(
             *(self.group, named("topic", topic), tags or "", sql or "", lease_s(lease)),

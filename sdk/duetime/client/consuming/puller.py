@@ -19,6 +19,7 @@ from duetime_format.limits import WAIT_MS_MAX
 from duetime import deadlines
 from duetime.client.connection import GatewayConnection, RepeatingClient, pause
 from duetime.client.consuming.subscription import CALL_TIMEOUT_S, QueueBatch, ReaderFilter, ShardReader
+from duetime.client.counts import COUNT_MAX, whole
 from duetime.client.errors import Closed, DueTimeError, InvalidArgument, NotFound
 from duetime.client.lengths import Length, seconds
 from duetime.client.message import at_ms
@@ -136,12 +137,11 @@ class AsyncPuller(RepeatingClient):
         Raises:
             DueTimeError: the server rejects the request. If the server does not answer, the puller keeps waiting.
         """
-        if max < 1:
-            raise InvalidArgument.of("max", f"{max} is below 1")
+        count = whole("max", max, COUNT_MAX)
         deadline = asyncio.get_running_loop().time() + seconds(wait, "wait")
         await self.open()
         while True:
-            if messages := self._take(max):
+            if messages := self._take(count):
                 return messages
             if not await self._wait_until(deadline):
                 return self._take(max)

@@ -13,6 +13,7 @@ from duetime.client.connection import ClosableClient, GatewayConnection, repeate
 from duetime.client.consuming.failing import Reject, Retry, nack
 from duetime.client.consuming.leased import LeasedMessage
 from duetime.client.consuming.leases import LeaseCalls, LeaseSubscription, lease_s, lites, named
+from duetime.client.counts import whole
 from duetime.client.errors import InvalidArgument, from_fault
 from duetime.client.lengths import Length, milliseconds, seconds
 from duetime.client.message import moment
@@ -85,11 +86,10 @@ class AsyncReceiver(ClosableClient):
             DueTimeError: the server rejected the call, or did not answer within the timeout.
         """
         wait_ms = milliseconds(wait, "wait")
-        if not 1 <= max <= RECEIVE_COUNT_MAX:
-            raise InvalidArgument.of("max", f"{max} is not within 1 and {RECEIVE_COUNT_MAX}")
+        count = whole("max", max, RECEIVE_COUNT_MAX)
         if wait_ms > WAIT_MS_MAX:
             raise InvalidArgument.of("wait", f"{wait!r} is more than {WAIT_MS_MAX} ms")
-        runs = await self._repeated(lambda: self._leases.receive(max, wait_ms))
+        runs = await self._repeated(lambda: self._leases.receive(count, wait_ms))
         return list(chain.from_iterable(runs))
 
     async def ack(self, messages: LeasedMessage | Iterable[LeasedMessage]) -> list[LeasedMessage]:

@@ -7,7 +7,8 @@ from datetime import datetime
 from typing import Any, Literal, TypedDict, Unpack
 
 from duetime.client.connection import ClosableClient, GatewayConnection
-from duetime.client.errors import DueTimeError, InvalidArgument, from_fault
+from duetime.client.counts import COUNT_MAX, whole
+from duetime.client.errors import DueTimeError, from_fault
 from duetime.client.lengths import Length, seconds
 from duetime.client.message import moment, range_ms
 from duetime.client.tokens import TokenSource
@@ -289,6 +290,4 @@ class AsyncDeadLetters(ClosableClient):
 
 
 def _count(count: int | None) -> int:
-    if count is not None and count < 1:
-        raise InvalidArgument.of("max", f"{count} is below 1")
-    return count or 0
+    return 0 if count is None else whole("max", count, COUNT_MAX)

@@ -4,7 +4,10 @@ from collections.abc import AsyncGenerator
 from datetime import datetime
 from typing import Any, Literal
 
+from duetime_format.limits import QUERY_COUNT_MAX
+
 from duetime.client.connection import ClosableClient, GatewayConnection
+from duetime.client.counts import whole
 from duetime.client.errors import InvalidArgument, NotFound, Unavailable
 from duetime.client.finding import pending, trace
 from duetime.client.finding.pending import Backlog, PendingMessage
@@ -183,8 +186,7 @@ class AsyncFinder(ClosableClient):
             NotFound: the topic does not exist, without `missing_ok`.
             DueTimeError: a shard does not answer, so that messages might be missing.
         """
-        if max < 1:
-            raise InvalidArgument.of("max", f"{max} is below 1")
+        count = whole("max", max, QUERY_COUNT_MAX)
         from_ms, to_ms = range_ms(start, end)
         request = gateway_pb2.QueryMessagesRequest(
             topic=topic,
@@ -192,7 +194,7 @@ class AsyncFinder(ClosableClient):
             tag=tag,
             from_ms=from_ms,
             to_ms=to_ms,
-            max_count=max,
+            max_count=count,
         )
         answer: Any = await self._of_topic("QueryMessages", request, missing_ok)
         if answer is None:

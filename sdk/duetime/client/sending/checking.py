@@ -23,6 +23,7 @@ from duetime import deadlines
 from duetime.client import tracing
 from duetime.client.callables import check_callable, is_asynchronous
 from duetime.client.connection import GatewayConnection, backoff_s, pause
+from duetime.client.counts import whole
 from duetime.client.errors import (
     Closed,
     DueTimeError,
@@ -117,8 +118,7 @@ class CheckRegistry:
         """
         if not group or not isinstance(group, str):
             raise InvalidArgument.of("group", f"{group!r} is not a valid name of a producer group")
-        if not 1 <= concurrency <= CONCURRENCY_MAX:
-            raise InvalidArgument.of("concurrency", f"{concurrency} is not within 1 and {CONCURRENCY_MAX}")
+        concurrency = whole("concurrency", concurrency, CONCURRENCY_MAX)
         self._check_free(group)
 
         def register(function: F) -> F:

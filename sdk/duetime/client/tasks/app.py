@@ -11,10 +11,11 @@ from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
 from duetime.client.administering.schedules import AsyncSchedules
 from duetime.client.callables import check_function, check_returned
 from duetime.client.connection import resolve_server
-from duetime.client.consuming.consumer import Unhandled
+from duetime.client.consuming.consumer import CONCURRENCY_MAX, Unhandled
 from duetime.client.consuming.leased import LeasedMessage
 from duetime.client.consuming.leases import LEASE_S_MAX, named, tag_named
 from duetime.client.consuming.wrapping import Middleware, checked
+from duetime.client.counts import whole
 from duetime.client.errors import InvalidArgument
 from duetime.client.lengths import Length, limit_seconds
 from duetime.client.retry_policy import Backoff, handler_policy
@@ -242,6 +243,7 @@ class App:
         Raises:
             InvalidArgument: there is no task, or none of a given topic.
         """
+        concurrency = whole("concurrency", concurrency, CONCURRENCY_MAX)
         of = {task.topic for task in self.tasks.values()}
         wanted = of if topics is None else set(topics)
         if not wanted or wanted - of:

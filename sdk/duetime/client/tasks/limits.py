@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from duetime_format import rates
 from duetime_format.limits import PER_KEY_MAX
 
+from duetime.client.counts import whole
 from duetime.client.errors import InvalidArgument
 from duetime.v1 import consumer_pb2
 
@@ -22,8 +23,8 @@ class TaskLimit:
     per_key: int | None = None
 
     def __post_init__(self) -> None:
-        if self.per_key is not None and not 1 <= self.per_key <= PER_KEY_MAX:
-            raise InvalidArgument.of("per_key", f"{self.per_key} is not within 1 and {PER_KEY_MAX}")
+        if self.per_key is not None:
+            whole("per_key", self.per_key, PER_KEY_MAX)
         self.message("")
 
     def message(self, topic: str) -> consumer_pb2.GroupLimit:

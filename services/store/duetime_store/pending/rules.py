@@ -31,7 +31,7 @@ _FOLDS_BACK = {text: number for number, text in FOLDS.items()}
 
 
 def asked_schedule(asked: Schedule, now_ms: int) -> StoredSchedule:
-    """A schedule to put, made now, with its first planned time.
+    """A schedule to put, made now, with its first planned time; 0: all of its listed times have passed.
 
     Raises:
         InvalidArgument: with all violations.
@@ -47,8 +47,7 @@ def asked_schedule(asked: Schedule, now_ms: int) -> StoredSchedule:
         refuse([Violation("schedule.cron", str(error))])
         raise
     if planned is None:
-        refuse([Violation(f"schedule.{field}", "none of its times is ahead")])
-    assert planned is not None
+        return rule
     last = rule.at_ms[-1] if rule.at_ms else planned
     refuse(within(f"schedule.{field}", last - now_ms, 1, PAUSE_MS))
     return replace(rule, planned=planned)

@@ -7,7 +7,7 @@ next occurrence: a change finds either this occurrence pending, or the next one.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
@@ -16,6 +16,7 @@ import numpy as np
 from duetime.v1 import schedules_pb2, store_pb2
 from duetime_core.errors import (
     AlreadyExists,
+    DataLoss,
     DueTimeError,
     FailedPrecondition,
     InvalidArgument,
@@ -36,7 +37,7 @@ from duetime_format.schedules import StoredSchedule, occurrence_id, pending_sche
 from duetime_format.texts import shown
 from duetime_format.units import dues_of
 
-from duetime_store.lanes.lane import PENDING
+from duetime_store.lanes.lane import PENDING, RESTORED
 from duetime_store.log.intake import parse
 from duetime_store.pending.keys import Name, UpsertKeys
 from duetime_store.pending.replacing import MessageReplacer, name_taken
@@ -76,6 +77,8 @@ class PutOccurrence(NamedTuple):
     one: PendingOccurrence
     is_new: bool = False
     is_unchanged: bool = False
+    # It was the last one, and is delivered.
+    is_ended: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -89,6 +92,9 @@ class ScheduleJob(Generic[Result]):
     # The place whose end was durable at the last look.
     settled: Place | None = None
     rounds: int = 0
+    # Whether `ended` is wanted: the last occurrence, delivered, as long as the log has it.
+    looks_back: bool = False
+    ended: PendingOccurrence | None = None
 
     def outcome(self) -> Result:
         """Raises: DueTimeError: that of the act."""
@@ -183,6 +189,12 @@ class ScheduleKeeper:
         name = topic_of(found), wanted.name
 
         def act(old: PendingOccurrence | None) -> PutOccurrence:
+            latest = old or job.ended
+            if not wanted.planned:
+                # It was put before its times passed.
+                if latest is not None and _is_same(latest, wanted, found):
+                    return PutOccurrence(latest, is_unchanged=True, is_ended=old is None)
+                raise InvalidArgument([Violation("schedule.at", "none of its times is ahead")])
             if old is None:
                 first = paused(wanted) if request.schedule.paused else wanted
                 return PutOccurrence(self._store_next(found, first, None), is_new=True)
@@ -190,7 +202,7 @@ class ScheduleKeeper:
             is_kept = keeps_start and known.every_ms == wanted.every_ms
             asked = replace(wanted, start_at_ms=known.start_at_ms) if is_kept else wanted
             is_same_rule = asked.rule == known.rule
-            is_same = is_same_rule and asked.missed == known.missed and _content(found) == _content(old.record)
+            is_same = _is_same(old, asked, found)
             # The times can be computed again: the schedule resumes.
             if is_same and (request.create_only or not known.fault):
                 return PutOccurrence(old, is_unchanged=True)
@@ -206,11 +218,15 @@ class ScheduleKeeper:
                 asked = replace(asked, planned=time_after(asked, now_ms) or asked.planned)
             return PutOccurrence(self._store_next(found, asked, old.place))
 
-        return ScheduleJob(name, act)
+        job = ScheduleJob(name, act, looks_back=not wanted.planned)
+        return job
 
     def _put_answer(self, put: PutOccurrence, *, with_message: bool = True) -> schedules_pb2.PutScheduleResponse:
+        shown_schedule = self._shown(put.one, 1, with_message=with_message)
+        if put.is_ended:
+            del shown_schedule.next_at_ms[:]
         return schedules_pb2.PutScheduleResponse(
-            schedule=self._shown(put.one, 1, with_message=with_message),
+            schedule=shown_schedule,
             created=put.is_new,
             unchanged=put.is_unchanged,
             stored_bytes=0 if put.is_unchanged else len(put.one.record.body),
@@ -381,6 +397,9 @@ class ScheduleKeeper:
         one = self._read(place) if state == PENDING else None
         if one is None and state == PENDING:
             raise name_taken(*job.name, "a pending message has it as its key")
+        if state == RESTORED and job.looks_back:
+            with suppress(DataLoss):
+                job.ended = self._read(place)
         job.result = job.act(one)
         return True
 
@@ -421,6 +440,12 @@ def _own(found: Record) -> bytes:
     """The properties of a schedule's record without those of its way."""
     parts = found.properties.split(VALUE_END)
     return VALUE_END.join(part for part in parts if part and part.split(b"\x01", 1)[0] not in DEFERRAL)
+
+
+def _is_same(known: PendingOccurrence, asked: StoredSchedule, found: Record) -> bool:
+    """Whether a put asks for a schedule as it is."""
+    old = known.schedule
+    return asked.rule == old.rule and asked.missed == old.missed and _content(found) == _content(known.record)
 
 
 def _content(found: Record) -> tuple[object, ...]:
