@@ -41,6 +41,67 @@ async def test_bad_limit_is_rejected(cluster: Cluster, field: str, value: object
         assert field in str(found)
 
 
+async def test_a_group_shows_its_progress(cluster: Cluster) -> None:
+    path = "/api/v1/groups/billing"
+    async with running(cluster.address) as browser:
+        client = browser.client
+        problem(await client.get(path), 404)
+        assert (await client.get("/api/v1/groups")).json() == {"groups": []}
+        for _ in range(3):
+            await sent(client, queue=1)
+        one, *_ = await received(client, max=2)
+        await client.post("/api/v1/ack", json={"group": "billing", "receipts": [one["receipt"]]})
+        await client.put(LIMITS, json={"rate": "50/s"})
+        found = (await client.get(path)).json()
+        assert (found["name"], found["start"], found["ordered"], found["lag"]) == ("billing", "earliest", False, 2)
+        (queue,) = [each for each in found["queues"] if (each["topic"], each["queue"]) == ("orders", 1)]
+        assert (queue["acknowledged_offset"], queue["next_offset"], queue["max_offset"]) == (1, 2, 3)
+        assert (queue["lag"], queue["in_flight"], queue["waiting"]) == (2, 1, 0)
+        assert [member["topic"] for member in found["members"]] == ["orders"]
+        assert found["limits"] == [{"topic": None, "rate": "50/s", "per_key": None, "declared": False}]
+        numbers = ("waiting_retries", "next_retry_at", "dead_letters", "lapsed", "pauses", "unreachable_shards")
+        assert [found[name] for name in numbers] == [0, None, 0, 0, [], []]
+        (listed,) = (await client.get("/api/v1/groups")).json()["groups"]
+        assert listed.items() <= found.items()
+
+
+async def test_a_group_is_paused_and_resumed(cluster: Cluster) -> None:
+    path = "/api/v1/groups/billing/pause"
+    async with running(cluster.address) as browser:
+        client = browser.client
+        problem(await client.get(path), 404)
+        problem(await client.put(path, json={}), 404)
+        await sent(client)
+        await received(client)
+        for fields in ({"length": "1h"}, {"topic": "orders"}):
+            answer = await client.put(path, json=fields)
+            assert answer.status_code == 200, answer.text
+        every, of_topic = answer.json()["pauses"]
+        assert datetime.fromisoformat(every["until"]) - datetime.fromisoformat(every["since"]) == timedelta(hours=1)
+        assert (every["topic"], of_topic["topic"], of_topic["until"]) == (None, "orders", None)
+        assert (await client.get(path)).json()["pauses"] == [every, of_topic]
+        assert (await client.get("/api/v1/groups/billing")).json()["pauses"] == [every, of_topic]
+        assert (await client.delete(path, params={"topic": "orders"})).json() == {"pauses": [every]}
+        await client.put("/api/v1/topics/orders/pause", json={})
+        assert (await client.delete(path)).json() == {"pauses": []}
+        (left,) = (await client.get(path)).json()["pauses"]
+        assert (left["topic"], left["all_groups"]) == ("orders", True)
+        problem(await client.put(path, json={"length": "1h", "until": every["until"]}), 400)
+
+
+async def test_topics_are_listed_and_shown(cluster: Cluster) -> None:
+    async with running(cluster.address) as browser:
+        client = browser.client
+        problem(await client.get("/api/v1/topics/orders"), 404)
+        await sent(client, queue=2)
+        found = (await client.get("/api/v1/topics/orders")).json()
+        assert (found["name"], found["type"], found["max_delay"], found["pause"]) == ("orders", "any", None, None)
+        offsets = {one["queue"]: (one["min_offset"], one["max_offset"]) for one in found["queue_offsets"]}
+        assert (len(offsets), offsets[2]) == (found["queues"], (0, 1))
+        (listed,) = (await client.get("/api/v1/topics")).json()["topics"]
+        assert listed.items() <= found.items()
+
+
 async def test_topic_is_paused_and_resumed(cluster: Cluster) -> None:
     path = "/api/v1/topics/orders/pause"
     async with running(cluster.address) as browser:

@@ -58,7 +58,12 @@ async def put_limit(call: OperationCall, _: EmptyQuery, given: LimitFields) -> O
 
 
 def _answer(group: consumer_pb2.Group) -> OperationAnswer:
-    found = [
+    return OperationAnswer(GroupLimits(limits=limit_answers(group)))
+
+
+def limit_answers(group: consumer_pb2.Group) -> list[LimitAnswer]:
+    """The limits of a group."""
+    return [
         LimitAnswer(
             topic=one.topic or None,
             rate=rates.rate_of(one) or None,
@@ -67,7 +72,6 @@ def _answer(group: consumer_pb2.Group) -> OperationAnswer:
         )
         for one in group.limits.limits
     ]
-    return OperationAnswer(GroupLimits(limits=found))
 
 
 OPERATIONS = [

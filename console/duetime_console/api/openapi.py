@@ -9,7 +9,19 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from duetime_console.api import consuming, finding, groups, pauses, retries, schedules, sending, topics, webhooks
+from duetime_console.api import (
+    consuming,
+    descriptions,
+    finding,
+    group_pauses,
+    groups,
+    pauses,
+    retries,
+    schedules,
+    sending,
+    topics,
+    webhooks,
+)
 from duetime_console.api.models import ProblemAnswer
 from duetime_console.api.operations import Operation
 from duetime_console.api.problems import PROBLEM_TYPE
@@ -21,6 +33,8 @@ OPERATIONS: Sequence[Operation] = [
     *consuming.OPERATIONS,
     *retries.OPERATIONS,
     *groups.OPERATIONS,
+    *group_pauses.OPERATIONS,
+    *descriptions.OPERATIONS,
     *topics.OPERATIONS,
     *pauses.OPERATIONS,
     *schedules.OPERATIONS,
