@@ -119,6 +119,11 @@ def _is_text(value: str) -> bool:
     return True
 
 
+def has_pause(value: str) -> bool:
+    """Whether the schedule of a property's value is paused. In JSON, no text has such quotes unescaped."""
+    return '"paused":true' in value
+
+
 def pending_schedule(properties: bytes) -> StoredSchedule | None:
     """The schedule whose pending or restored occurrence has these properties; None: it is no occurrence, or an
     additional one."""

@@ -134,6 +134,35 @@ def test_rejected_lines_do_not_affect_the_others(
     assert "10 rejected" in shown.out
 
 
+def test_a_paused_occurrence_has_no_due_time(tap: Gateway, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (one,) = objects(done(capsys, "create", "still", "--topic", topic, "--every", "1d", "--paused", "--json"))
+    done(capsys, "create", "other", "--topic", topic, "--every", "1d")
+
+    def lines(*arguments: str) -> list[str]:
+        capsys.readouterr()
+        assert run([*arguments]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    paused, other = (
+        [line for line in lines("pending", "--topic", topic) if f"keys={key}" in line] for key in ("still", "other")
+    )
+    assert [line.split()[:2] for line in paused] == [["paused", one["id"]]]
+    assert [line.split()[0] for line in other] == ["due"]
+    found = {tuple(each["keys"]): each for each in objects(lines("pending", "--topic", topic, "--json"))}
+    assert (found["still",]["paused"], found["still",]["due_at"]) == (True, None)
+    assert (found["other",]["paused"], found["other",]["due_at"] is None) == (False, False)
+    assert any(line.startswith("pending, paused") for line in lines("find", topic, "still"))
+    shown = "\n".join(lines("show", one["id"], "--topic", topic))
+    assert "pending, paused" in shown
+    assert "\ndue " not in shown
+    (deferred,) = [line for line in lines("trace", one["id"], "--topic", topic) if "deferred" in line]
+    assert deferred.split()[-2] == "paused"
+    (event,) = [each for each in objects(lines("trace", one["id"], "--json")) if each["kind"] == "deferred"]
+    assert (event["paused"], event["due_at"]) == (True, None)
+    (past,) = objects(done(capsys, "history", "still", "--topic", topic, "--json"))
+    assert (past["state"], past["due_at"]) == ("paused", None)
+
+
 def test_a_page_shows_policies_and_expiry(tap: Gateway, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
     rule = ["--cron", "30 2 * * *", "--zone", "Europe/Berlin"]
     plain = done(capsys, "create", "plain", "--topic", topic, *rule)

@@ -61,6 +61,7 @@ class Event(AnswerModel):
     offset: int
     delay_level: int | None
     due_at: str | None
+    paused: bool = Field(description="deferred by the pause of its schedule")
     late_ms: int | None
     group: str | None
     attempt: int | None
@@ -81,7 +82,8 @@ class Event(AnswerModel):
             queue=event.queue,
             offset=event.offset,
             delay_level=event.level or None,
-            due_at=iso(event.due_at_ms),
+            due_at=None if event.paused else iso(event.due_at_ms),
+            paused=event.paused,
             late_ms=event.late_ms if event.kind == consumer_pb2.TRACE_KIND_RESTORED else None,
             group=event.group or None,
             attempt=event.attempt or None,

@@ -289,6 +289,7 @@ class StoredMessageAnswer(BodyAnswer):
     born_at: str | None
     stored_at: str | None
     due_at: str | None
+    paused: bool = Field(description="the occurrence of a paused schedule: not delivered, without a due time")
     expires_at: str | None = Field(description="time from which groups do not receive it; null: no limit")
     delay_level: int | None
     priority: int | None = Field(description="null: it has none")
@@ -309,7 +310,8 @@ def stored_fields(message: message_pb2.StoredMessage, *, with_body: bool = True)
         "flag": message.flag,
         "born_at": iso(message.born_at_ms),
         "stored_at": iso(message.stored_at_ms),
-        "due_at": iso(message.due_at_ms),
+        "due_at": None if message.paused else iso(message.due_at_ms),
+        "paused": message.paused,
         "expires_at": iso(message.expires_at_ms),
         "delay_level": message.delay_level or None,
         "priority": message.priority if message.HasField("priority") else None,

@@ -155,7 +155,7 @@ def _occurrence(found: gateway_pb2.FoundMessage, events: Sequence[consumer_pb2.T
     return OccurrenceAnswer(
         id=message.id,
         planned_at=iso(found.planned_at_ms),
-        due_at=iso(message.due_at_ms),
+        due_at=None if message.paused else iso(message.due_at_ms),
         state=state_of(found),
         delivered_at=iso(message.stored_at_ms) if is_delivered else None,
         late_ms=message.stored_at_ms - found.planned_at_ms if is_delivered and found.planned_at_ms else None,

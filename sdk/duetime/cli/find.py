@@ -94,5 +94,6 @@ async def _find(
 
 def found_line(message: FoundMessage) -> str:
     """A found message for people."""
-    due = f"pending, due {local(message.due_at)}" if message.state == "pending" else message.state
+    due = "paused" if message.paused else f"due {local(message.due_at)}"
+    due = f"pending, {due}" if message.state == "pending" else message.state
     return f"{due}  {message.id}  {message_line(message)}"

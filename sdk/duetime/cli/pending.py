@@ -67,7 +67,11 @@ async def _list(
 
 def pending_line(message: PendingMessage) -> str:
     """A pending message for people."""
-    parts = [f"due {local(message.due_at)}", message.id, f"{message.topic}/{message.queue}"]
+    parts = [
+        "paused" if message.paused else f"due {local(message.due_at)}",
+        message.id,
+        f"{message.topic}/{message.queue}",
+    ]
     parts += [f"level {message.delay_level}"] if message.delay_level else []
     parts += [f"priority={message.priority}"] if message.priority is not None else []
     parts += [f"expires={local(message.expires_at)}"] if message.expires_at is not None else []
@@ -87,7 +91,8 @@ def pending_object(message: PendingMessage) -> dict[str, Any]:
         "id": message.id,
         "topic": message.topic,
         "queue": message.queue,
-        "due_at": iso(message.due_at),
+        "due_at": None if message.paused else iso(message.due_at),
+        "paused": message.paused,
         **body_object(message),
         "tags": message.tags,
         "keys": message.keys,

@@ -398,8 +398,8 @@ async def _occurrence(finder: AsyncFinder, topic: str, found: FoundMessage) -> d
     return {
         "id": found.id,
         "planned_at": iso(found.planned_at),
-        "due_at": iso(found.due_at),
-        "state": found.state,
+        "due_at": None if found.paused else iso(found.due_at),
+        "state": "paused" if found.paused and found.state == "pending" else found.state,
         "delivered_at": iso(found.stored_at) if is_delivered else None,
         "late_ms": None if late is None else round(late / timedelta(milliseconds=1)),
         "groups": _ends(events),

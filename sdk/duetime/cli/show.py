@@ -75,7 +75,9 @@ def _page(shown: _MessageReport) -> str:
     if end is not None:
         state = f"replaced by {end.replaced_by or 'another message'}" if end.kind == "replaced" else state
         state += f", {local(end.at)}"
-    if message.state == "pending" and message.due_at is not None:
+    if message.state == "pending" and message.paused:
+        state += ", paused: `duetime schedules resume` continues its schedule"
+    elif message.state == "pending" and message.due_at is not None:
         left_ms = at_ms(message.due_at) - now_ms()
         state += f", due in {about(left_ms)}" if left_ms > 0 else ", due now"
         if message.before_count is not None:
@@ -91,7 +93,7 @@ def _page(shown: _MessageReport) -> str:
         lines += [f"transaction {transaction.id}", f"group       {transaction.group}", *progress_lines(transaction)]
     elif message.state == "stored":
         lines.append(f"stored in   {message.topic}/{message.queue}@{message.offset}, shard {message.shard}")
-    lines += [f"due         {local(message.due_at)}"] if message.due_at else []
+    lines += [f"due         {local(message.due_at)}"] if message.due_at and not message.paused else []
     lines += [f"late        {message.late_ms} ms"] if message.late_ms is not None else []
     lines += [f"born        {local(message.born_at)}", f"stored      {local(message.stored_at)}"]
     return "\n".join([*lines, *content_lines(message)])
@@ -100,6 +102,8 @@ def _page(shown: _MessageReport) -> str:
 def shown_object(message: FoundMessage) -> dict[str, Any]:
     """A found message for machines."""
     return message_object(message) | {
+        "due_at": None if message.paused else iso(message.due_at),
+        "paused": message.paused,
         "state": message.state,
         "shard": message.shard,
         "offset_id": message.offset_id,

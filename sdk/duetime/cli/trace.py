@@ -68,6 +68,8 @@ def event_line(event: TraceEvent, due_before: datetime | None = None) -> str:
     parts += [event.group] if event.group else []
     parts += [f"attempt {event.attempt}"] if event.attempt else []
     parts += [f"level {event.level}"] if event.kind == "deferred" and 0 < event.level <= LEVEL_COUNT_MAX else []
+    if event.paused:
+        return "  ".join([*parts, "paused", place]).rstrip()
     if event.kind in ("deferred", "failed") and event.due_at is not None:
         parts.append(f"{'due' if event.kind == 'deferred' else 'retried'} {local(event.due_at)}")
     if event.kind == "rescheduled":
@@ -92,7 +94,8 @@ def event_object(event: TraceEvent) -> dict[str, Any]:
         "queue": event.queue,
         "offset": event.offset,
         "level": event.level,
-        "due_at": iso(event.due_at),
+        "due_at": None if event.paused else iso(event.due_at),
+        "paused": event.paused,
         "late_ms": event.late_ms,
         "group": event.group,
         "attempt": event.attempt,

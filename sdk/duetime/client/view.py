@@ -67,6 +67,12 @@ class MessageView(JsonBody):
         return moment(self._message.expires_at_ms) if self._message.expires_at_ms else None
 
     @property
+    def paused(self) -> bool:
+        """Whether it is the pending occurrence of a paused schedule: it is not delivered, and its due time, ten years
+        after the pause, only keeps it pending."""
+        return self._message.paused
+
+    @property
     def born_at(self) -> datetime:
         """The producer's clock."""
         return moment(self._message.born_at_ms)

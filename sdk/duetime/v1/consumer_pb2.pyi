@@ -707,7 +707,7 @@ class TraceMessageRequest(_message.Message):
     def __init__(self, id: _Optional[str] = ..., topic: _Optional[str] = ...) -> None: ...
 
 class TraceEvent(_message.Message):
-    __slots__ = ("kind", "at_ms", "shard", "topic", "queue", "offset", "level", "due_at_ms", "late_ms", "group", "attempt", "error", "replaced_by_id", "checks")
+    __slots__ = ("kind", "at_ms", "shard", "topic", "queue", "offset", "level", "due_at_ms", "late_ms", "group", "attempt", "error", "replaced_by_id", "checks", "paused")
     KIND_FIELD_NUMBER: _ClassVar[int]
     AT_MS_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
@@ -722,6 +722,7 @@ class TraceEvent(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     REPLACED_BY_ID_FIELD_NUMBER: _ClassVar[int]
     CHECKS_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
     kind: TraceKind
     at_ms: int
     shard: int
@@ -736,7 +737,8 @@ class TraceEvent(_message.Message):
     error: HandlerError
     replaced_by_id: str
     checks: int
-    def __init__(self, kind: _Optional[_Union[TraceKind, str]] = ..., at_ms: _Optional[int] = ..., shard: _Optional[int] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., level: _Optional[int] = ..., due_at_ms: _Optional[int] = ..., late_ms: _Optional[int] = ..., group: _Optional[str] = ..., attempt: _Optional[int] = ..., error: _Optional[_Union[HandlerError, _Mapping]] = ..., replaced_by_id: _Optional[str] = ..., checks: _Optional[int] = ...) -> None: ...
+    paused: bool
+    def __init__(self, kind: _Optional[_Union[TraceKind, str]] = ..., at_ms: _Optional[int] = ..., shard: _Optional[int] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., level: _Optional[int] = ..., due_at_ms: _Optional[int] = ..., late_ms: _Optional[int] = ..., group: _Optional[str] = ..., attempt: _Optional[int] = ..., error: _Optional[_Union[HandlerError, _Mapping]] = ..., replaced_by_id: _Optional[str] = ..., checks: _Optional[int] = ..., paused: bool = ...) -> None: ...
 
 class TraceMessageResponse(_message.Message):
     __slots__ = ("id", "events", "gaps")

@@ -89,7 +89,7 @@ class IntervalBackoff(_message.Message):
     def __init__(self, delays_ms: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StoredMessage(_message.Message):
-    __slots__ = ("topic", "queue", "offset", "body", "properties", "tags", "keys", "id", "flag", "born_at_ms", "stored_at_ms", "due_at_ms", "delay_level", "attempt", "born_host", "sys_flag", "priority", "expires_at_ms")
+    __slots__ = ("topic", "queue", "offset", "body", "properties", "tags", "keys", "id", "flag", "born_at_ms", "stored_at_ms", "due_at_ms", "delay_level", "attempt", "born_host", "sys_flag", "priority", "expires_at_ms", "paused")
     class PropertiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -115,6 +115,7 @@ class StoredMessage(_message.Message):
     SYS_FLAG_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue: int
     offset: int
@@ -133,7 +134,8 @@ class StoredMessage(_message.Message):
     sys_flag: int
     priority: int
     expires_at_ms: int
-    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., body: _Optional[bytes] = ..., properties: _Optional[_Mapping[str, str]] = ..., tags: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., id: _Optional[str] = ..., flag: _Optional[int] = ..., born_at_ms: _Optional[int] = ..., stored_at_ms: _Optional[int] = ..., due_at_ms: _Optional[int] = ..., delay_level: _Optional[int] = ..., attempt: _Optional[int] = ..., born_host: _Optional[str] = ..., sys_flag: _Optional[int] = ..., priority: _Optional[int] = ..., expires_at_ms: _Optional[int] = ...) -> None: ...
+    paused: bool
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., body: _Optional[bytes] = ..., properties: _Optional[_Mapping[str, str]] = ..., tags: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., id: _Optional[str] = ..., flag: _Optional[int] = ..., born_at_ms: _Optional[int] = ..., stored_at_ms: _Optional[int] = ..., due_at_ms: _Optional[int] = ..., delay_level: _Optional[int] = ..., attempt: _Optional[int] = ..., born_host: _Optional[str] = ..., sys_flag: _Optional[int] = ..., priority: _Optional[int] = ..., expires_at_ms: _Optional[int] = ..., paused: bool = ...) -> None: ...
 
 class FieldViolation(_message.Message):
     __slots__ = ("field", "description")

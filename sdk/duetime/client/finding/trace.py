@@ -60,6 +60,8 @@ class TraceEvent:
     replaced_by: str = ""
     # Checked, given up: the number of checks sent to producers of the transaction.
     checks: int = 0
+    # Deferred: by the pause of its schedule; `due_at` only keeps it pending.
+    paused: bool = False
 
     @property
     def error(self) -> str:
@@ -101,4 +103,5 @@ def _event(event: consumer_pb2.TraceEvent) -> TraceEvent:
         trace=event.error.trace,
         replaced_by=event.replaced_by_id,
         checks=event.checks,
+        paused=event.paused,
     )

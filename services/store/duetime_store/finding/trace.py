@@ -32,6 +32,7 @@ from duetime_format.names import (
     RETRY_PREFIX,
 )
 from duetime_format.properties import as_text, number_of, value_of
+from duetime_format.schedules import has_pause
 from duetime_format.units import are_ended, due_of
 
 from duetime_store.finding.check_search import last_check
@@ -209,7 +210,8 @@ class MessageTraces:
         copy = {"group": group, "attempt": _attempt_of(seen)} if group else {}
         life.before[place] = _attempt_of(seen) - found.reconsume_times
         if seen.lane is not None:
-            due_at_ms, said = self._due_at_ms(seen), {"level": seen.lane, **copy}
+            is_paused = has_pause(seen.properties.get(record.SCHEDULE, ""))
+            due_at_ms, said = self._due_at_ms(seen), {"level": seen.lane, "paused": is_paused, **copy}
             if value_of(found.properties, _LANE_ENTRY) and any(
                 event.kind in (ACCEPTED, COMMITTED) for event in life.events
             ):

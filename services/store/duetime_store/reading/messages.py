@@ -9,7 +9,7 @@ from duetime_format import expiry, priority, record
 from duetime_format.compiled import twin
 from duetime_format.errors import DamagedBytes
 from duetime_format.properties import decode_properties
-from duetime_format.schedules import schedule_of
+from duetime_format.schedules import has_pause, schedule_of
 
 HIDDEN = record.RESERVED_PROPERTIES
 
@@ -81,3 +81,4 @@ def planned_ms(properties: bytes) -> int:
 def set_due(message: message_pb2.StoredMessage, properties: Mapping[str, str], due_at_ms: int) -> None:
     """Completes the message of a lane's entry, which knows its due time."""
     message.due_at_ms, message.expires_at_ms = due_at_ms, expiry.of(properties, due_at_ms)
+    message.paused = has_pause(properties.get(record.SCHEDULE, ""))
