@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from duetime_store.writing.flusher import Flusher
 from duetime_store.writing.holding import GATHER_MS
 from duetime_store.writing.occurrences import DELIVERED, MOVED, SKIPPED
 from prometheus_client import generate_latest
+from structlog.testing import capture_logs
 
 from tests.store.scheduling import LANE
 from tests.store.test_retention import HOUR_MS, Shard
@@ -74,7 +75,7 @@ def moved_count(shard: Shard) -> int:
 
 @pytest.mark.parametrize(("version", "hour"), [(LESS, 5), (MORE, 3)])
 async def test_a_pending_occurrence_moves_with_its_zone(tmp_path: Path, version: str, hour: int) -> None:
-    right_ms = BEGIN_MS + hour * HOUR_MS
+    right_ms, stack = BEGIN_MS + hour * HOUR_MS, AsyncExitStack()
     async with shard_of(tmp_path, OLD) as shard:
         before = (await put(shard, **cron("0 6 * * *"))).schedule
         assert before.next_at_ms == [BEGIN_MS + 4 * HOUR_MS]
@@ -83,7 +84,12 @@ async def test_a_pending_occurrence_moves_with_its_zone(tmp_path: Path, version:
         await put(shard, "paused", **cron("0 6 * * *"))
         await change(shard, PAUSE, "paused")
         assert "duetime_store_zones_behind 0.0" in generate_latest(shard.node.registry).decode()
-    async with shard_of(tmp_path, version) as shard:
+    with capture_logs() as logged:
+        shard = await stack.enter_async_context(shard_of(tmp_path, version))
+    (event,) = [one for one in logged if one["event"] == "audit"]
+    assert (event["method"], event["status"], event["user"]) == ("store/MoveOccurrences", "OK", "")
+    assert event["resource"] == f"1 pending occurrences: time zone rules {OLD} to {version}"
+    async with stack:
         moved = await look(shard)
         assert (moved.next_at_ms, moved.due_at_ms) == ([right_ms], right_ms)
         assert moved.moved_from_ms == before.next_at_ms[0]

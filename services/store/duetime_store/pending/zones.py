@@ -10,6 +10,7 @@ file is missing or damaged, all zones differ.
 """
 
 import asyncio
+import socket
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -17,6 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 import structlog
+from duetime_core.audit.audit import Audit
+from duetime_core.audit.events import AuditedCall, plain
 from duetime_core.cron import zone_digests, zones_version
 from duetime_core.errors import DueTimeError, Overloaded, Unavailable
 from duetime_core.telemetry.logs import sparing
@@ -129,6 +132,15 @@ class OccurrenceMover:
                 occurrences=self._seen_count,
                 moved=moved_count,
             )
+        if moved_count:
+            self._audit(moved_count, known.version or "unknown", rules.version)
+
+    def _audit(self, moved_count: int, before: str, now: str) -> None:
+        """An event of the audit log: due times have changed, and no caller asked for it."""
+        resource = f"{moved_count} pending occurrences: time zone rules {before} to {now}"
+        host, now_ms = plain(socket.gethostname()), self._store.clock.now_ms()
+        event = AuditedCall(now_ms, "", host, "", "store/MoveOccurrences", resource, "OK", "")
+        Audit(self._store.clock).note(event)
 
     def _known(self) -> _ZoneRules:
         loaded = configs.load(self._worker.directory.config, configs.ZONES)
