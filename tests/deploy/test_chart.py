@@ -216,6 +216,24 @@ def test_console_reaches_its_prometheus(url: str, port: int) -> None:
     assert [one["port"] for one in rule["ports"]] == [port]
 
 
+def test_the_release_of_the_cluster_test_reaches_its_receiver() -> None:
+    """tests/kubernetes needs a cluster; this much of its webhook is known without one."""
+    folder = K8S.parents[1] / "tests" / "kubernetes"
+    release = chart("--values", folder / "values.yaml", "--set", "database.secret=database")
+    (way,) = [one["spec"] for one in release if (one["kind"], one["metadata"]["name"]) == ("NetworkPolicy", "webhooks")]
+    (worker,) = [one for one in release if (one["kind"], one["metadata"]["name"]) == ("Deployment", "duetime-webhooks")]
+    pod, service, door = yaml.safe_load_all((folder / "receiver.yaml").read_text())
+    labels, (port,) = pod["metadata"]["labels"], service["spec"]["ports"]
+    assert (service["spec"]["selector"], door["spec"]["podSelector"]["matchLabels"]) == (labels, labels)
+    to = {"to": [{"podSelector": {"matchLabels": labels}}], "ports": [{"protocol": "TCP", "port": port["port"]}]}
+    assert to in way["egress"]
+    (inward,) = door["spec"]["ingress"]
+    of_worker = worker["spec"]["template"]["metadata"]["labels"]
+    assert inward["from"][0]["podSelector"]["matchLabels"].items() <= of_worker.items()
+    assert f'"http://{service["metadata"]["name"]}:{port["port"]}/' in (folder / "test_helm.py").read_text()
+    assert pod["spec"]["containers"][0]["image"] == worker["spec"]["template"]["spec"]["containers"][0]["image"]
+
+
 @pytest.mark.parametrize("name", ["gateway", "webhooks"])
 def test_further_ways_out_are_values(name: str) -> None:
     """The gateway's to an identity provider, and a webhook worker's to networks of the operator."""

@@ -7,13 +7,26 @@ import asyncio
 import os
 import random
 import sysconfig
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from duetime import AsyncWebhooks
 from duetime.v1 import gateway_pb2
 
 from tests.kubernetes.account import CALL_TIMEOUT_S, QUEUE_COUNT, TOPIC, Account, connected, lanes
-from tests.kubernetes.kubectl import K8S, NAMESPACE, gateway_address, get, job_done, kubectl, restarts, rolled_out, say
+from tests.kubernetes.kubectl import (
+    K8S,
+    NAMESPACE,
+    gateway_address,
+    get,
+    job_done,
+    kubectl,
+    restarts,
+    rolled_out,
+    say,
+    until,
+)
 
 pytestmark = [
     pytest.mark.skipif(os.environ.get("DUETIME_TEST_KUBERNETES") != "1", reason="make k8s-test runs it"),
@@ -50,6 +63,7 @@ async def prepare() -> str:
     await kubectl("apply", "-f", str(K8S / "base" / "namespace.yaml"))
     await kubectl("apply", "-k", str(HERE / "postgres"))
     await kubectl("create", "secret", "generic", "duetime-cluster", "--from-literal=secret=duetime-local-cluster")
+    await kubectl("create", "secret", "generic", "duetime-secrets", f"--from-literal=key={'A' * 43}=")
     (database,) = (
         str(one["metadata"]["name"])
         for one in (await get("secrets"))["items"]
@@ -67,6 +81,20 @@ async def images() -> set[str]:
     }
 
 
+async def create_webhook(address: str) -> None:
+    """A webhook of all messages, to a receiver beside the release."""
+    await kubectl("apply", "-f", str(HERE / "receiver.yaml"))
+    await kubectl("wait", "pod/receiver", "--for=condition=Ready", "--timeout=120s", timeout_s=150)
+    async with AsyncWebhooks(address, timeout=f"{CALL_TIMEOUT_S:g}s") as webhooks:
+        await webhooks.create("posted", topic=TOPIC, group="posted", url="http://receiver:8080/hook")
+
+
+async def posted() -> Counter[str]:
+    """Requests by message."""
+    out, _ = await kubectl("logs", "pod/receiver")
+    return Counter(out.split())
+
+
 async def test_release_is_installed_upgraded_rolled_back_and_removed(namespace: None) -> None:
     database = f"database.secret={await prepare()}"
     await install_or_upgrade("install", database)
@@ -77,6 +105,7 @@ async def test_release_is_installed_upgraded_rolled_back_and_removed(namespace: 
     async with connected(address) as stub:
         request = gateway_pb2.CreateTopicRequest(name=TOPIC, queue_count=QUEUE_COUNT)
         await stub.CreateTopic(request, timeout=CALL_TIMEOUT_S)
+    await create_webhook(address)
     account = Account(address, random.Random(1), MESSAGES)
     async with asyncio.TaskGroup() as tasks:
         sending = tasks.create_task(account.send(over_s=60))
@@ -91,6 +120,15 @@ async def test_release_is_installed_upgraded_rolled_back_and_removed(namespace: 
         async with asyncio.timeout(180):
             await pulling
     say(await account.check(shards=2))
+
+    async def all_posted() -> bool:
+        return account.sent.keys() <= (await posted()).keys()
+
+    await until("each message is posted to the webhook", all_posted)
+    found = await posted()
+    # A worker that ends in an upgrade may have sent a request without noting it.
+    say(f"{MESSAGES} messages posted to a webhook, {sum(found.values()) - len(found)} of them again")
+    assert found.keys() == account.sent.keys()
     code, text = await helm("upgrade", "duetime", CHART, "--values", HERE / "values.yaml", "--set", "shards=1")
     assert code != 0
     assert "shard" in text
