@@ -72,8 +72,12 @@ class Nodes:
                 await asyncio.sleep(0.02)
 
     async def leader(self) -> int:
-        await self.until(lambda: any(node.health.ready for node in self.nodes.values()))
-        return next(number for number, node in self.nodes.items() if node.health.ready)
+        await self.until(lambda: bool(self._serving))
+        return self._serving[0]
+
+    @property
+    def _serving(self) -> list[int]:
+        return [number for number, node in self.nodes.items() if node._serving and node._serving.server.health.ready]
 
     async def put(self) -> None:
         """Sends a message, until it is answered."""
