@@ -60,7 +60,7 @@ class Status(TypedDict):
     last_term: int
     transfer: int  # receiver of a leadership that is handed over, or 0
     members: Members
-    # At the leader, by id: index that is surely on its disk, probe | replicate | snapshot, heard of recently.
+    # At the leader, by id: index surely on its disk; stateprobe, statereplicate or statesnapshot; whether it was heard.
     peers: dict[int, tuple[int, str, bool]]
 
 class RaftError(Exception):

@@ -1,7 +1,7 @@
 """Three store processes under load, whose copies are killed and stopped: nothing answered is lost, doubled or early.
 
     faults   leader killed | follower killed, then the leader | leader stopped, and continued later | two killed
-             a byte of a follower's log changed
+             a byte of a follower's log changed | follower lost, and replaced
 
 After each fault the writers' ledger is compared with the shard, as after kills of one store (tests/crash). Receivers
 lease messages for longer than the run: each is leased once. In the end all logs are equal.
@@ -17,6 +17,9 @@ from pathlib import Path
 
 import grpc
 from duetime.v1 import consumer_pb2
+from duetime_core.access.credentials import NO_CREDENTIALS
+from duetime_core.errors import DueTimeError
+from duetime_core.node.settings import parse_stores
 from duetime_format.levels import DelayLevels
 from duetime_store.copies.entries import Entry
 from duetime_store.copies.scanning import View, scan
@@ -24,6 +27,7 @@ from duetime_store.copies.statefile import StateFile
 from duetime_store.files.disk import Disk
 from duetime_store.log.commitlog import CommitLog
 from duetime_store.log.segment import file_name
+from duetime_store.offline.members import Operator
 from duetime_store.offline.verify import verify
 
 from tests.copies.processes import DEADLINE_S, LEVELS, MIB, Trio
@@ -190,6 +194,31 @@ async def follower_damaged(run: Run) -> None:
     await leader_killed(run)
 
 
+async def follower_replaced(run: Run) -> None:
+    """A follower's machine is lost: a new copy takes the directory of another one, and its place."""
+    trio, leader = run.trio, await run.trio.leader()
+    old = run.dice.choice([number for number in trio.processes if number != leader])
+    await trio.kill(old)
+    new = await trio.prepare(old)
+    operator = Operator(parse_stores(trio.copies), NO_CREDENTIALS)
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            await operator.add(new, trio.address_of(new), old, print)
+    except DueTimeError:
+        # The leader has changed meanwhile; the repeated command continues.
+        async with asyncio.timeout(DEADLINE_S):
+            await trio.revive()
+            await operator.add(new, trio.address_of(new), old, print)
+        raise Disturbed from None
+    other = next(number for number in trio.processes if number not in (leader, new))
+    # Without the new copy there is no majority.
+    await trio.kill(other)
+    await run.progress(list(run.ledger.acknowledged))
+    await trio.start(other)
+    await run.joined(leader, other)
+    await leader_killed(run)
+
+
 def flip(root: Path, dice: random.Random) -> None:
     """Changes a byte of an entry before the last two."""
     log, entries = entries_of(root)
@@ -203,7 +232,7 @@ def flip(root: Path, dice: random.Random) -> None:
         file.write(bytes([byte ^ 1 << dice.randrange(8)]))
 
 
-FAULTS = (leader_killed, follower_killed, leader_stopped, two_killed, follower_damaged)
+FAULTS = (leader_killed, follower_killed, leader_stopped, two_killed, follower_damaged, follower_replaced)
 
 
 def entries_of(root: Path) -> tuple[CommitLog, list[Entry]]:
@@ -211,8 +240,7 @@ def entries_of(root: Path) -> tuple[CommitLog, list[Entry]]:
     disk = Disk()
     file = StateFile(disk, root)
     log = CommitLog(disk, root / "commitlog", MIB)
-    first = Entry(0, 0, 1, file.state.position, file.state.position, file.state.stored_at_ms)
-    found = scan(View(log), file.state.group, first)
+    found = scan(View(log), file.state.group, file.state.base)
     assert found.damage is None
     file.close()
     return log, found.entries
@@ -224,9 +252,9 @@ def compare(trio: Trio) -> int:
         report = verify(trio.data(number), DelayLevels.parse(LEVELS))
         assert report.is_sound, f"copy {number}: {report.damages[:3]}"
     opened = {number: entries_of(trio.data(number)) for number in trio.numbers}
-    count = min(len(entries) for _, entries in opened.values())
-    assert count, "a copy has no entry"
-    ends = {entries[count - 1].end for _, entries in opened.values()}
+    assert all(entries for _, entries in opened.values()), "a copy has no entry"
+    count = min(entries[-1].index for _, entries in opened.values())
+    ends = {entry.end for _, entries in opened.values() for entry in entries if entry.index == count}
     assert len(ends) == 1, f"the copies end entry {count} at {ends}"
     (end,) = ends
     for position in range(0, end, MIB):

@@ -4,6 +4,8 @@ import random
 import tempfile
 from pathlib import Path
 
+from duetime_store.copies.roster import Newcomer
+
 from tests.copies.simulator import Damage, Group, Machine, Violation
 
 LOAD_MS = 4_000
@@ -21,6 +23,10 @@ class Life:
         # New leaders die at once: many short terms, each with an entry that few have.
         self._restless = self.dice.random() < 0.3
         self._unseated = 0
+        self._members: frozenset[int] = frozenset()
+        # Members change in every third life.
+        self._changes = random.Random(seed + 2) if seed % 3 == 2 else None
+        self._highest = max(self.group.voters)
 
     def run(self) -> Group:
         group, dice = self.group, self.dice
@@ -28,10 +34,12 @@ class Life:
         if self._restless:
             group.after(0, self._unseat)
         group.loss, group.double, group.slow = (dice.choice((0.0, 0.02, 0.1)) for _ in range(3))
-        for machine in group.machines.values():
+        for machine in [*group.machines.values()]:
             machine.boot()
         group.after(0, self._propose)
         group.after(dice.randrange(300, 900), self._fault)
+        if self._changes is not None:
+            group.after(self._changes.randrange(200, 600), self._replace, self._changes)
         group.run(LOAD_MS)
         self._peace()
         self._compare()
@@ -52,7 +60,7 @@ class Life:
         return machine.copy is not None and machine.copy.node.status()["role"] == "leader"
 
     def _unseat(self) -> None:
-        for machine in self.group.machines.values():
+        for machine in [*self.group.machines.values()]:
             copy = machine.copy
             if copy is not None and self._leads(machine) and copy.node.status()["term"] > self._unseated:
                 self._unseated = copy.node.status()["term"]
@@ -100,11 +108,40 @@ class Life:
             self.group.after(20, self._repair, machine)
 
     def _hand_over(self) -> None:
-        for machine in self.group.machines.values():
+        for machine in [*self.group.machines.values()]:
             copy = machine.copy
             if copy is not None and self._leads(machine):
-                to = self.dice.choice([each for each in self.group.voters if each != machine.number])
+                to = self.dice.choice([each for each in copy.roster.voters if each != machine.number])
                 machine.act(lambda copy=copy, to=to: copy.transfer(to))  # type: ignore[misc]
+
+    def _replace(self, dice: random.Random) -> None:
+        """A machine that takes a directory replaces another one, or is added or removed."""
+        group = self.group
+        leaders = [each for each in group.machines.values() if self._leads(each)]
+        if not self._faulty:
+            return
+        group.after(dice.randrange(100, 500), self._replace, dice)
+        if not leaders:
+            return
+        leader = dice.choice(leaders)
+        copy = leader.copy
+        assert copy is not None
+        roster = copy.roster
+        others = [number for number in roster.voters if number != leader.number]
+        if len(roster.voters) > 3 and dice.random() < 0.5:
+            leader.act(lambda: copy.change([(dice.choice(others), "removed")]))
+        elif not roster.learners:
+            # A change may be lost with its leader: it is repeated.
+            waiting = [number for number in group.machines if number > roster.highest]
+            number = min(waiting, default=self._highest + 1)
+            old = dice.choice([*others, leader.number, 0])
+            done: list[bool] = []
+            newcomer = Newcomer(number, f"10.0.0.{number}:1", old)
+            leader.act(lambda: done.append(copy.change([(number, "learner")], newcomer)))
+            if done == [True] and number > self._highest:
+                self._highest = number
+                group.machines[number] = Machine(group, number, joins=True)
+                group.machines[number].boot()
 
     def _peace(self) -> None:
         """No more faults: the group must commit one more entry at all members."""
@@ -112,14 +149,14 @@ class Life:
         self._faulty = False
         group.heal()
         group.loss = group.double = group.slow = 0.0
-        for machine in group.machines.values():
+        for machine in [*group.machines.values()]:
             machine.disk.operations_left = -1
         last = b""
         while group.now < LOAD_MS + PEACE_MS:
             group.run(group.now + 200)
             if last not in group.truth.answered:
                 last = self._token()
-                for machine in group.machines.values():
+                for machine in [*group.machines.values()]:
                     if self._leads(machine) and machine.propose(last):
                         break
             elif self._is_quiet():
@@ -133,17 +170,22 @@ class Life:
 
     def _is_quiet(self) -> bool:
         """Whether all members applied all that was committed."""
-        copies = [machine.copy for machine in self.group.machines.values()]
         committed = len(self.group.truth.places)
+        leaders = [machine for machine in self.group.machines.values() if self._leads(machine)]
+        if len(leaders) != 1 or leaders[0].copy is None or leaders[0].copy.roster.learners:
+            return False
+        self._members = leaders[0].copy.roster.numbers
+        copies = [self.group.machines[number].copy for number in self._members]
         return all(copy is not None and copy.node.status()["applied"] == committed for copy in copies)
 
     def _compare(self) -> None:
         places, answered = self.group.truth.places, self.group.truth.answered
         logs = []
-        for machine in self.group.machines.values():
-            copy = machine.copy
+        for number in self._members:
+            copy = self.group.machines[number].copy
             assert copy is not None
-            assert [entry.index for entry in copy.entries] == list(range(len(copy.entries)))
+            first = copy.entries[0].index
+            assert [entry.index for entry in copy.entries] == list(range(first, first + len(copy.entries)))
             logs.append(copy.read(Damage(0, places[-1].end)))
         if len(set(logs)) != 1 or len(logs[0]) != places[-1].end:
             raise Violation("the logs differ")

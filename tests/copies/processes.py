@@ -42,7 +42,8 @@ class Trio:
 
     def __init__(self, root: Path, members: int = 3, **settings: str) -> None:
         self.root, self.settings = root, settings
-        self.numbers = range(1, members + 1)
+        self.numbers = list(range(1, members + 1))
+        self.founded, self.group = members, "77"
         ports = free_ports(3 * members)
         self.peer_ports = dict(zip(self.numbers, ports[2 * members :], strict=True))
         self.ports = dict(zip(self.numbers, ports[:members], strict=True))
@@ -77,6 +78,26 @@ class Trio:
     def data(self, number: int) -> Path:
         return self.root / str(number)
 
+    def address_of(self, number: int) -> str:
+        """A copy's address for the others."""
+        return f"127.0.0.1:{self.peer_ports[number]}"
+
+    @property
+    def copies(self) -> str:
+        """All addresses, as operators know them."""
+        return ",".join(f"{number}={self.address_of(number)}" for number in self.peer_ports)
+
+    async def prepare(self, old: int = 0) -> int:
+        """Starts a copy with a new number on an empty directory; at the service port of one that does not run, if that
+        is to be replaced."""
+        new = max(self.ports) + 1
+        ports = free_ports(3)
+        self.ports[new] = self.ports.get(old, ports[0])
+        self.peer_ports[new], self.probe_ports[new] = ports[1:]
+        self.numbers = [number for number in self.numbers if number != old] + [new]
+        await self.start(new)
+        return new
+
     async def start(self, number: int) -> None:
         """Starts a copy; it follows once this returns."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("DUETIME_")}
@@ -87,7 +108,8 @@ class Trio:
             "probe-port": str(self.probe_ports[number]),
             "copies": self.copies_of(number),
             "copy-number": str(number),
-            "copies-group": "77",
+            "copies-group": self.group,
+            "copies-join": str(number > self.founded).lower(),
             "advertise-port": str(self.ports[1]),
             "segment-bytes": str(MIB),
             "checkpoint-ms": "200",

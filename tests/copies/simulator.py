@@ -3,25 +3,28 @@
     events   | tick | message arrives | write done | client proposes | fault |        one heap, by time in ms
 
 Faults: loss, duplicates, reordering, delays and one-way cuts of the network; kills and power cuts in the middle of any
-operation of a disk, with torn writes; flipped bytes; handovers.
+operation of a disk, with torn writes; flipped bytes; handovers; members replaced by machines that take a directory.
 """
 
 import heapq
 import os
 import random
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from duetime_core.errors import StartupError
 from duetime_format.record import Record, encode
-from duetime_store.copies.copy import Copy, DamagedLog, repaired
+from duetime_store.copies.copy import BehindCopy, Copy, DamagedLog, repaired
 from duetime_store.copies.entries import Entry
 from duetime_store.copies.roster import Roster
 from duetime_store.copies.scanning import Damage
 from duetime_store.copies.statefile import RaftState, StateFile
+from duetime_store.copies.taking import Ask, Check, Giver, Listing, Read, begin, take
 from duetime_store.copies.writes import Sending, Write
 from duetime_store.log.commitlog import CommitLog
 
@@ -72,8 +75,9 @@ class Truth:
 class Machine:
     """A copy on its disk; `copy` is None while it is down, or damaged."""
 
-    def __init__(self, group: "Group", number: int) -> None:
-        self.group, self.number = group, number
+    def __init__(self, group: "Group", number: int, *, joins: bool = False) -> None:
+        """`joins`: its directory is taken from another machine."""
+        self.group, self.number, self.joins = group, number, joins
         self.root = group.root / str(number)
         self.root.mkdir()
         self.disk = PowerDisk(self.root, group.dice)
@@ -82,6 +86,8 @@ class Machine:
         self.log = CommitLog(self.disk, self.root / "commitlog", SEGMENT_BYTES)
         self.damage: Damage | None = None
         self.is_up = False
+        # The taking of a directory.
+        self.steps: Generator[Ask, Any, None] | None = None
         # Counts lives: events of an earlier one are void.
         self.life = 0
         self.busy: Write | None = None
@@ -92,16 +98,56 @@ class Machine:
     def boot(self) -> None:
         """Starts the process; a power cut may interrupt that too."""
         self.life += 1
-        self.is_up, self.busy, self.waiting, self.damage = True, None, {}, None
+        self.is_up, self.busy, self.waiting, self.damage, self.steps = True, None, {}, None, None
         try:
-            self.log = CommitLog(self.disk, self.root / "commitlog", SEGMENT_BYTES)
-            new = RaftState(GROUP, self.number, Roster(self.group.voters))
-            self.file = StateFile(self.disk, self.root, new)
+            roster = Roster(()) if self.joins else Roster(self.group.voters)
+            self.file = StateFile(self.disk, self.root, RaftState(GROUP, self.number, roster, is_taking=self.joins))
+            if self.file.state.is_taking:
+                self.group.after(5, self._take, self.life)
+            else:
+                self._open()
+        except PowerCut:
+            self.crash(power=True)
+
+    def _take(self, life: int) -> None:
+        """Takes the directory of another machine, one step at a time."""
+        sources = [each for each in self.group.machines.values() if each.copy is not None]
+        if life == self.life and self.is_up:
+            if sources:
+                self.steps = take(self.disk, self.root, self.file)
+                self._step(life, self.group.dice.choice(sources), None)
+            else:
+                self.group.after(20, self._take, life)
+
+    def _step(self, life: int, source: "Machine", answer: Any) -> None:
+        if life != self.life or not self.is_up or self.steps is None:
+            return
+        try:
+            ask = self.steps.send(answer)
+            if source.copy is None:
+                self.steps.close()
+                self.group.after(20, self._take, life)
+                return
+            giver = Giver(source.root)
+            if isinstance(ask, Read):
+                answer = giver.read(ask)
+            else:
+                answer = giver.check(ask) if isinstance(ask, Check) else Listing(giver.files(), source.copy.point)
+            self.group.after(self.group.dice.randrange(1, 4), self._step, life, source, answer)
+        except StopIteration:
+            self.group.taken += 1
+            self._open_whole()
+        except PowerCut:
+            self.crash(power=True)
+
+    def _open_whole(self) -> None:
+        try:
             self._open()
         except PowerCut:
             self.crash(power=True)
 
     def _open(self) -> None:
+        self.log = CommitLog(self.disk, self.root / "commitlog", SEGMENT_BYTES)
         # Fixed and different timeouts: the core's own random numbers would not repeat, and equal ones split votes.
         timeout = 10 + self.group.dice.randrange(4) * len(self.group.voters) + self.number
         try:
@@ -111,7 +157,9 @@ class Machine:
             return
         except StartupError as error:
             raise Violation(f"copy {self.number} does not start: {error}") from error
-        self.durable = {entry.index: entry.term for entry in self.copy.entries[1:]}
+        before = self.group.truth.places[: self.copy.entries[0].index]
+        self.durable = {index: place.term for index, place in enumerate(before, 1)}
+        self.durable |= {entry.index: entry.term for entry in self.copy.entries[1:]}
         self.group.after(TICK_MS, self.tick, self.life)
 
     def crash(self, *, power: bool) -> None:
@@ -128,6 +176,9 @@ class Machine:
 
     def release(self) -> None:
         """Closes the files of this life, whose maps are descriptors too."""
+        if self.steps is not None:
+            with suppress(PowerCut):
+                self.steps.close()
         self.disk.close_all()
         for position in range(0, self.log.max_position, SEGMENT_BYTES):
             if (segment := self.log.segment_at(position)) is not None:
@@ -140,23 +191,58 @@ class Machine:
     def tick(self, life: int) -> None:
         if life == self.life and self.copy is not None:
             self.act(self.copy.tick)
+            if self.copy is not None:
+                self.act(self._complete)
             self.group.after(TICK_MS - 2 + self.group.dice.randrange(5), self.tick, life)
+
+    def _complete(self) -> None:
+        """The next step of members that join, as a leader takes it."""
+        copy = self.copy
+        assert copy is not None
+        if copy.can_change and copy.next_change:
+            copy.change(copy.next_change)
+        elif copy.can_change and copy.is_replaced:
+            copy.transfer(self.group.dice.choice([each for each in copy.roster.voters if each != self.number]))
 
     def act(self, step: Callable[[], object]) -> None:
         """Runs one step of the copy; then sends, publishes, and begins the next write."""
         copy = self.copy
         assert copy is not None
-        step()
+        voters_count = len(copy.roster.voters)
+        try:
+            step()
+        except BehindCopy:
+            self._fall_behind()
+            return
         sendings, copy.sendings = copy.sendings, []
         for sending in sendings:
             self.group.send(self.number, sending)
         committed, copy.committed = copy.committed, []
         for entry in committed:
-            self._publish(copy, entry)
+            # A removal that was committed in this step may have committed more.
+            self._publish(copy, entry, min(voters_count, len(copy.roster.voters)))
+        if copy.roster.is_removed(self.number):
+            self.leave()
+            return
         if self.busy is None and copy.next_write is not None:
             self.busy = copy.next_write
             took = self.group.dice.randrange(1, 8) if self.busy.run else 0
             self.group.after(took, self._write, self.life)
+
+    def _fall_behind(self) -> None:
+        """The process ends; the next one takes a directory."""
+        try:
+            begin(self.file)
+            self.crash(power=False)
+        except PowerCut:
+            self.crash(power=True)
+
+    def leave(self) -> None:
+        """The group has removed this machine."""
+        if self.group.machines.pop(self.number, None) is not None:
+            self.is_up, self.copy, self.life = False, None, self.life + 1
+            self.release()
+            self.group.removed += 1
 
     def _write(self, life: int) -> None:
         if life != self.life or self.copy is None or self.busy is None:
@@ -174,14 +260,14 @@ class Machine:
             self.durable[write.entry.index] = write.entry.term
         self.act(lambda: copy.wrote(write))
 
-    def _publish(self, copy: Copy, entry: Entry) -> None:
+    def _publish(self, copy: Copy, entry: Entry, voters_count: int) -> None:
         data = copy.read(Damage(entry.position, entry.end))
         place = Place(entry.term, entry.position, entry.end, zlib.crc32(data))
         self.group.truth.committed(entry.index, place, self.number)
         term, token = self.waiting.pop(entry.index, (0, b""))
         if term == entry.term:
             holders = sum(each.durable.get(entry.index) == term for each in self.group.machines.values())
-            if 2 * holders <= len(self.group.voters):
+            if 2 * holders <= voters_count:
                 raise Violation(f"{token!r} was answered with {holders} copies")
             if data.count(token) != 1:
                 raise Violation(f"{token!r} was answered at the place of other bytes")
@@ -219,6 +305,8 @@ class Machine:
         committed = self.group.truth.places[: max(max(self.durable, default=0) - 2, 0)]
         pairs = pairwise(committed)
         places = [one for at, (one, two) in enumerate(pairs, 2) if self.durable.get(at) == two.term]
+        # A start checks the entries after those of a taken directory.
+        places = [place for place in places if place.position >= self.file.state.position]
         if not places:
             return
         place = self.group.dice.choice(places)
@@ -251,7 +339,8 @@ class Group:
         self.voters = tuple(range(1, members + 1))
         self.truth = Truth()
         self.now = 0
-        self.repaired = self.faults = 0
+        # Repaired ranges; faults; directories taken, machines removed.
+        self.repaired = self.faults = self.taken = self.removed = 0
         self._events: list[tuple[int, int, Callable[..., None], tuple[object, ...]]] = []
         self._serial = 0
         # (sender, receiver) of cut ways.
@@ -276,23 +365,29 @@ class Group:
             return
         for _ in range(2 if self.dice.random() < self.double else 1):
             ms = self.dice.randrange(1, 300) if self.dice.random() < self.slow else self.dice.randrange(1, 6)
-            self.after(ms, self._arrive, sending)
+            self.after(ms, self._arrive, sender, sending)
 
-    def _arrive(self, sending: Sending) -> None:
-        machine = self.machines[sending.to]
-        if (copy := machine.copy) is not None:
-            machine.act(lambda: self._receive(copy, sending))
+    def _arrive(self, sender: int, sending: Sending) -> None:
+        machine = self.machines.get(sending.to)
+        if machine is None or (copy := machine.copy) is None:
+            return
+        if copy.roster.is_removed(sender):
+            if sender in self.machines:
+                self.machines[sender].leave()
+        elif sender in copy.roster.numbers or sender > copy.roster.highest:
+            machine.act(lambda: self._receive(copy, sender, sending))
 
-    def _receive(self, copy: Copy, sending: Sending) -> None:
-        """The network loses and repeats, but changes nothing."""
-        if not copy.receive(sending.message, sending.payload):
+    def _receive(self, copy: Copy, sender: int, sending: Sending) -> None:
+        """The network loses and repeats, but changes nothing. Answers of an unknown member may be refused."""
+        is_known = sender in copy.roster.numbers
+        if not copy.receive(sending.message, sending.payload) and is_known:
             raise Violation(f"copy {sending.to} refused a message")
 
     def cut(self, both_ways: bool) -> None:
         """Cuts one machine off: both ways, or only its sending or hearing."""
-        one = self.dice.choice(self.voters)
+        one = self.dice.choice([*self.machines])
         out = self.dice.random() < 0.5
-        for other in self.voters:
+        for other in self.machines:
             self._cut |= {(one, other)} if both_ways or out else set()
             self._cut |= {(other, one)} if both_ways or not out else set()
 

@@ -166,7 +166,7 @@ def test_followers_refuse_proposals(hosts: dict[int, Host]) -> None:
 def test_change_of_members_is_a_mark_and_survives_a_restart(tmp_path: Path) -> None:
     host = Host(tmp_path / "one", 1, 1)
     host.lead()
-    host.copy.change_members([(2, "learner")])
+    host.copy.change([(2, "learner")])
     host.write_all()
     assert [entry.kind for entry in host.copy.committed] == [OWN, MEMBERS]
     entries = host.copy.entries
@@ -181,7 +181,7 @@ def test_change_of_members_is_a_mark_and_survives_a_restart(tmp_path: Path) -> N
 def test_committed_change_of_members_is_in_the_state_file(hosts: dict[int, Host]) -> None:
     """A restart that forgot it would count votes by the members before it."""
     elect(hosts, 1)
-    hosts[1].copy.change_members([(4, "learner")], Newcomer(4, "10.0.0.4:9821"))
+    hosts[1].copy.change([(4, "learner")], Newcomer(4, "10.0.0.4:9821"))
     exchange(hosts)
     for host in hosts.values():
         assert host.copy.roster.learners == (4,)
@@ -192,9 +192,25 @@ def test_committed_change_of_members_is_in_the_state_file(hosts: dict[int, Host]
         assert host.copy.node.status()["members"]["learners"] == [4]
 
 
+def test_learner_gets_a_vote_once_it_has_the_log(hosts: dict[int, Host], tmp_path: Path) -> None:
+    elect(hosts, 1)
+    leader = hosts[1].copy
+    assert leader.change([(4, "learner")], Newcomer(4, "10.0.0.4:9821", replaces=2))
+    exchange(hosts)
+    assert leader.next_change == []
+    hosts[4] = Host(tmp_path / "4", 4, 1, 2, 3)
+    leader.tick()
+    exchange(hosts)
+    assert leader.next_change == [(4, "voter")]
+    assert leader.change(leader.next_change)
+    assert not leader.can_change
+    exchange(hosts)
+    assert leader.next_change == [(2, "removed")]
+
+
 def test_joint_change_replaces_a_voter(hosts: dict[int, Host], tmp_path: Path) -> None:
     elect(hosts, 1)
-    hosts[1].copy.change_members([(2, "removed"), (4, "voter")])
+    hosts[1].copy.change([(2, "removed"), (4, "voter")])
     hosts[4] = Host(tmp_path / "4", 4, 1, 2, 3)
     exchange(hosts)
     rosters = [hosts[number].copy.roster for number in (1, 3, 4)]

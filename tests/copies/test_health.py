@@ -17,13 +17,15 @@ async def test_copy_is_ready_while_it_knows_a_leader(tmp_path: Path) -> None:
         await trio.start(1)
         await becomes(trio, 1, "NOT_SERVING")
         assert await health(trio, 1, "liveness") == "SERVING"
-        await trio.start(2)
-        for number in (1, 2):
+        await asyncio.gather(trio.start(2), trio.start(3))
+        for number in trio.numbers:
             await becomes(trio, number, "SERVING")
         leader = await trio.leader()
+        one, two = (number for number in trio.numbers if number != leader)
         await trio.kill(leader)
-        await becomes(trio, 3 - leader, "NOT_SERVING")
-        assert await health(trio, 3 - leader, "liveness") == "SERVING"
+        await trio.kill(one)
+        await becomes(trio, two, "NOT_SERVING")
+        assert await health(trio, two, "liveness") == "SERVING"
     finally:
         for number in list(trio.processes):
             await trio.kill(number)

@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from duetime.v1 import copies_pb2_grpc
@@ -16,6 +18,7 @@ from tests.twins import native
 native("duetime_raft")
 
 from duetime_store.copies import links  # noqa: E402  after the check for the wheel
+from duetime_store.copies.directories import DirectoryGiver  # noqa: E402
 from duetime_store.copies.links import (  # noqa: E402
     CopiesService,
     Heard,
@@ -28,9 +31,9 @@ from duetime_store.copies.roster import Roster  # noqa: E402
 from duetime_store.copies.scanning import Damage  # noqa: E402
 from duetime_store.copies.writes import Sending  # noqa: E402
 
-OWN = Identity.of(7, 1)
+OWN = Identity.of(7, 1, "127.0.0.1:1")
 ROSTER = Roster((1, 2, 3), highest=3)
-OTHER = Identity.of(7, 2)
+OTHER = Identity.of(7, 2, "127.0.0.1:2")
 DEADLINE_S = 60
 LOG = bytes(range(250)) * 40
 
@@ -41,11 +44,15 @@ class Receiver:
     def __init__(self) -> None:
         self.heard: asyncio.Queue[Heard] = asyncio.Queue()
         self.roster = ROSTER
+        self.met: dict[int, str] = {}
         self.address = ""
 
     def read(self, damage: Damage) -> bytes:
         """It has the bytes up to 10,000."""
         return LOG[damage.position : damage.end] if damage.end <= len(LOG) else b""
+
+    def meet(self, number: int, address: str) -> None:
+        self.met[number] = address
 
     async def next(self) -> Heard:
         async with asyncio.timeout(DEADLINE_S):
@@ -64,12 +71,13 @@ class Receiver:
 
 
 @pytest.fixture
-async def receiver() -> AsyncIterator[Receiver]:
+async def receiver(tmp_path: Path) -> AsyncIterator[Receiver]:
     found = Receiver()
     server = Server([links.SERVICE_NAME], 16)
-    copies_pb2_grpc.add_CopiesServicer_to_server(
-        CopiesService(OTHER, lambda: found.roster, found.heard.put, found.read), server.grpc
-    )
+    with ThreadPoolExecutor(1) as executor:
+        giver = DirectoryGiver(tmp_path, lambda: None, executor)
+        service = CopiesService(OTHER, lambda: found.roster, found.heard.put, found.meet, found.read, giver)
+    copies_pb2_grpc.add_CopiesServicer_to_server(service, server.grpc)
     await server.start("127.0.0.1", 0)
     found.address = f"127.0.0.1:{server.port}"
     yield found
@@ -118,7 +126,6 @@ async def test_range_is_fetched_in_pieces(receiver: Receiver, monkeypatch: pytes
 STRANGERS = {
     "of another group": (replace(OWN, group=8), 2, "belongs to group 8, copy 2 to group 7"),
     "that means another copy": (OWN, 3, "this is copy 2 of the group, not copy 3"),
-    "that is no member": (replace(OWN, number=4), 2, "copy 4 is no other member"),
     "with the receiver's number": (replace(OWN, number=2), 2, "copy 2 is no other member"),
 }
 
@@ -144,6 +151,14 @@ async def test_second_process_with_a_number_is_refused_while_the_first_is_connec
             other.send(Sending(2, b"second"))
             await asyncio.sleep(0.01)
         assert (await receiver.next()).message == b"second"
+
+
+async def test_member_of_a_later_change_is_answered(receiver: Receiver) -> None:
+    """The receiver may have been away while members were added, of which one leads."""
+    async with receiver.linked(replace(OWN, number=4, address="127.0.0.1:4")) as link:
+        link.send(Sending(2, b"message"))
+        assert (await receiver.next()).sender == 4
+    assert receiver.met == {4: "127.0.0.1:4"}
 
 
 async def test_removed_copy_is_cut_off_and_ends(receiver: Receiver) -> None:

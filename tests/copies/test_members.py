@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
@@ -109,3 +110,61 @@ async def test_any_copy_answers_without_a_leader(trio: Trio) -> None:
     await trio.kill(two)
     code, output = await command(trio, "list")
     assert (code, f"copy {two} at" in output) == (1, True), output
+
+
+async def test_lost_copy_is_replaced(trio: Trio) -> None:
+    leader = await trio.leader()
+    lost, other = (number for number in trio.numbers if number != leader)
+    await trio.kill(lost)
+    trio.data(lost).rename(trio.root / "kept")
+    assert await ended(trio, lost) == 1, "an empty directory with an old number was accepted"
+    new = await trio.prepare(lost)
+    replace = ("replace", str(lost), str(new), trio.address_of(new))
+    for _ in range(2):
+        code, output = await command(trio, *replace, "--json")
+        assert code == 0, output
+        members = json.loads(output)["members"]
+        assert {member["number"] for member in members} == {leader, other, new}
+        assert {member["role"] for member in members} == {"leader", "voter"}
+    await trio.caught_up()
+    # The removed copy ends.
+    shutil.rmtree(trio.data(lost))
+    (trio.root / "kept").rename(trio.data(lost))
+    await trio.revive()
+    assert await ended(trio, lost) == 1, "a removed copy went on"
+
+
+async def ended(trio: Trio, number: int) -> int:
+    """Starts a copy that is refused; returns its exit code."""
+    await trio.start(number)
+    process = trio.processes.pop(number)
+    async with asyncio.timeout(DEADLINE_S):
+        return await process.wait()
+
+
+async def test_changes_that_would_end_a_group_are_refused(trio: Trio) -> None:
+    leader = await trio.leader()
+    (one, two) = (number for number in trio.numbers if number != leader)
+    refusals = {
+        ("add", str(one), "127.0.0.1:1"): "cannot be added: the next number is 4",
+        ("add", "4", trio.address_of(one)): f"copy {one} has the address",
+        ("replace", str(leader), "4", "127.0.0.1:1"): f"copy {leader} leads: transfer leadership",
+        ("replace", "9", "10", "127.0.0.1:1"): "the group has no copy 9",
+        ("remove", str(leader)): f"copy {leader} leads: transfer leadership",
+        ("remove", "9"): "the group has no copy 9",
+    }
+    for words, text in refusals.items():
+        code, output = await command(trio, *words)
+        assert (code, text in output) == (1, True), output
+    await trio.kill(one)
+    operator = Operator(parse_stores(trio.copies), NO_CREDENTIALS)
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            if not is_heard(await operator.describe(), one):
+                break
+            await asyncio.sleep(0.1)
+    code, output = await command(trio, "remove", str(two))
+    assert (code, f"copies [{leader}] alone answer" in output) == (1, True), output
+    code, output = await command(trio, "remove", str(one))
+    assert code == 0, output
+    assert [member["number"] for member in (await listed(trio))["members"]] == sorted((leader, two))

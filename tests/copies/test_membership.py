@@ -37,16 +37,18 @@ def opened(root: Path, **settings: Any) -> None:
     directory = StoreDirectory(root)
     try:
         files = CopyFiles(directory, settings_of(root, **settings))
+        if files.state is None:
+            files.create()
         copy = files.open()
         assert isinstance(copy, Copy)
         assert copy.last.index == 0
+        assert files.state is not None
         files.state.close()
     finally:
         directory.close()
 
 
 FAULTS = {
-    "two copies": ({"copies": COPIES.rpartition(",")[0]}, "copies must be three or five"),
     "one address twice": ({"copies": COPIES.replace("1003", "1002")}, "an address each"),
     "number 0": ({"copies": COPIES.replace("1=", "0="), "copy_number": 2}, "numbers from 1"),
     "another number": ({"copy_number": 4}, "copy_number 4 is none of copies"),
@@ -91,6 +93,12 @@ def test_ordinals_that_give_no_place_are_refused(settings: dict[str, Any], text:
         placed(0, **settings)
 
 
+def test_two_copies_found_no_group(tmp_path: Path) -> None:
+    with pytest.raises(StartupError, match="three or five copies found a group, not 2"):
+        opened(tmp_path, copies=COPIES.rpartition(",")[0])
+    opened(tmp_path)
+
+
 async def test_copy_is_not_served_alone(tmp_path: Path) -> None:
     opened(tmp_path)
     node = StoreNode(StoreSettings(data_dir=tmp_path, segment_bytes=MIB, drain_ms=0), FakeClock())
@@ -104,7 +112,7 @@ async def test_copy_is_not_served_alone(tmp_path: Path) -> None:
 async def test_log_of_one_copy_does_not_become_a_groups(tmp_path: Path) -> None:
     async with Running(tmp_path) as running:
         await running.put(sent("kept"))
-    with pytest.raises(StartupError, match="cannot become a group yet"):
+    with pytest.raises(StartupError, match="duetime store replicate"):
         opened(tmp_path)
     async with Running(tmp_path) as running:
         assert len((await running.pull()).messages) == 1

@@ -22,7 +22,7 @@ from tests.twins import native
 native("duetime_raft")
 
 # `make copies-kills` has 60.
-FAULTS_COUNT = int(os.environ.get("DUETIME_TEST_KILLS", "5"))
+FAULTS_COUNT = int(os.environ.get("DUETIME_TEST_KILLS", "6"))
 
 
 @pytest.mark.timeout(300 + 40 * FAULTS_COUNT)

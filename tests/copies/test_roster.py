@@ -24,8 +24,9 @@ def test_replacement_takes_its_address_and_leaves_no_trace_of_the_former_but_its
     joint = added.after(core(1, 3, 5, outgoing=(1, 2, 3)), None)  # type: ignore[arg-type]
     assert joint.voters_outgoing
     assert not joint.is_removed(2)
-    assert joint.replaces == {}
+    assert joint.replaces == {5: 2}
     left = joint.after(core(1, 3, 5), Newcomer.decode(b""))  # type: ignore[arg-type]
+    assert left.replaces == {}
     assert left.addresses == {1: "a:1", 3: "c:1", 5: "d:1"}
     # Number 4 was never a member's, and is below one that was: it is not given either.
     assert [number for number in range(1, 8) if left.is_removed(number)] == [2, 4]

@@ -52,7 +52,9 @@ EXPECTED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("Describe", "ListLanes"), (GATEWAY, SCHEDULER, OPERATOR)),
     **dict.fromkeys(("ListFiles", "Export"), (GATEWAY, SPARK, OPERATOR)),
     **dict.fromkeys(("Carry", "Fetch"), ("store",)),
-    **dict.fromkeys(("DescribeMembers", "TransferLeadership"), (OPERATOR,)),
+    **dict.fromkeys(("DescribeDirectory", "CheckFile", "ReadFile"), ("store",)),
+    "DescribeMembers": (OPERATOR, "store"),
+    **dict.fromkeys(("TransferLeadership", "AddMember", "RemoveMember"), (OPERATOR,)),
     **dict.fromkeys(("ListLaneLeases", "PauseLane", "ResumeLane"), (OPERATOR,)),
 }
 REFUSED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)

@@ -20,6 +20,8 @@ class Delayed:
         # End and commit of each group, in the order of the log; those at the front are committed.
         self._groups: list[tuple[int, asyncio.Future[None]]] = []
 
+    wants_entry = False
+
     def write(self, group: FlushBatch) -> None:
         """See Committer."""
 

@@ -17,7 +17,6 @@ ALLOWED = {
     "sdk/duetime/django/apps.py DueTimeConfig": "found by Django",
     "sdk/duetime/django/outbox/apps.py OutboxConfig": "found by Django",
     "sdk/duetime/fastapi.py add_error_handlers": "called by users' applications",
-    "services/store/duetime_store/copies/copy.py change_members": "changes of members are not offered yet",
     "services/store/duetime_store/lanes/attendance.py asking_count": "tests wait for it",
     "services/store/duetime_store/queues/consumequeue.py write_late": "tests write units at moments of their choice",
     "services/store/duetime_store/log/intake.py whole_bytes": "the twin's is used; this is what it is compared with",

@@ -14,7 +14,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x64uetime/v1/copies.proto\x12\nduetime.v1\"\x91\x01\n\x0c\x43\x61rryRequest\x12\r\n\x05group\x18\x01 \x01(\x06\x12\x0e\n\x06sender\x18\x02 \x01(\x05\x12\x10\n\x08receiver\x18\x03 \x01(\x05\x12\x0c\n\x04life\x18\x04 \x01(\x06\x12\x12\n\nsent_at_ms\x18\x05 \x01(\x03\x12\x0f\n\x07payload\x18\x06 \x01(\x0c\x12\x0f\n\x07message\x18\x07 \x01(\x0c\x12\x0c\n\x04\x66ull\x18\x08 \x01(\x08\"\x0f\n\rCarryResponse\"N\n\x0c\x46\x65tchRequest\x12\r\n\x05group\x18\x01 \x01(\x06\x12\x10\n\x08receiver\x18\x02 \x01(\x05\x12\x10\n\x08position\x18\x03 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x03\"\x1d\n\rFetchResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x32\x8a\x01\n\x06\x43opies\x12@\n\x05\x43\x61rry\x12\x18.duetime.v1.CarryRequest\x1a\x19.duetime.v1.CarryResponse(\x01\x30\x01\x12>\n\x05\x46\x65tch\x12\x18.duetime.v1.FetchRequest\x1a\x19.duetime.v1.FetchResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x64uetime/v1/copies.proto\x12\nduetime.v1\"\xa2\x01\n\x0c\x43\x61rryRequest\x12\r\n\x05group\x18\x01 \x01(\x06\x12\x0e\n\x06sender\x18\x02 \x01(\x05\x12\x10\n\x08receiver\x18\x03 \x01(\x05\x12\x0c\n\x04life\x18\x04 \x01(\x06\x12\x12\n\nsent_at_ms\x18\x05 \x01(\x03\x12\x0f\n\x07payload\x18\x06 \x01(\x0c\x12\x0f\n\x07message\x18\x07 \x01(\x0c\x12\x0c\n\x04\x66ull\x18\x08 \x01(\x08\x12\x0f\n\x07\x61\x64\x64ress\x18\t \x01(\t\"\x0f\n\rCarryResponse\"N\n\x0c\x46\x65tchRequest\x12\r\n\x05group\x18\x01 \x01(\x06\x12\x10\n\x08receiver\x18\x02 \x01(\x05\x12\x10\n\x08position\x18\x03 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x03\"\x1d\n\rFetchResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\";\n\x18\x44\x65scribeDirectoryRequest\x12\r\n\x05group\x18\x01 \x01(\x06\x12\x10\n\x08receiver\x18\x02 \x01(\x05\"\xb6\x01\n\x19\x44\x65scribeDirectoryResponse\x12#\n\x05\x66iles\x18\x01 \x03(\x0b\x32\x14.duetime.v1.CopyFile\x12\r\n\x05index\x18\x02 \x01(\x03\x12\x0c\n\x04term\x18\x03 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x03\x12\x14\n\x0cstored_at_ms\x18\x05 \x01(\x03\x12\x0e\n\x06roster\x18\x06 \x01(\x0c\x12\r\n\x05\x62\x65gin\x18\x07 \x01(\x03\x12\x15\n\rsegment_bytes\x18\x08 \x01(\x03\"&\n\x08\x43opyFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x03\"N\n\x10\x43heckFileRequest\x12\r\n\x05group\x18\x01 \x01(\x06\x12\x10\n\x08receiver\x18\x02 \x01(\x05\x12\x0c\n\x04path\x18\x03 \x01(\t\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x03\"1\n\x11\x43heckFileResponse\x12\x12\n\x05\x63rc32\x18\x01 \x01(\x07H\x00\x88\x01\x01\x42\x08\n\x06_crc32\"_\n\x0fReadFileRequest\x12\r\n\x05group\x18\x01 \x01(\x06\x12\x10\n\x08receiver\x18\x02 \x01(\x05\x12\x0c\n\x04path\x18\x03 \x01(\t\x12\x10\n\x08position\x18\x04 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x05 \x01(\x03\"2\n\x10ReadFileResponse\x12\x10\n\x08position\x18\x01 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x32\xfd\x02\n\x06\x43opies\x12@\n\x05\x43\x61rry\x12\x18.duetime.v1.CarryRequest\x1a\x19.duetime.v1.CarryResponse(\x01\x30\x01\x12>\n\x05\x46\x65tch\x12\x18.duetime.v1.FetchRequest\x1a\x19.duetime.v1.FetchResponse0\x01\x12`\n\x11\x44\x65scribeDirectory\x12$.duetime.v1.DescribeDirectoryRequest\x1a%.duetime.v1.DescribeDirectoryResponse\x12H\n\tCheckFile\x12\x1c.duetime.v1.CheckFileRequest\x1a\x1d.duetime.v1.CheckFileResponse\x12\x45\n\x08ReadFile\x12\x1b.duetime.v1.ReadFileRequest\x1a\x1c.duetime.v1.ReadFileResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -22,13 +22,27 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'duetime.v1.copies_pb2', _gl
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
   _globals['_CARRYREQUEST']._serialized_start=40
-  _globals['_CARRYREQUEST']._serialized_end=185
-  _globals['_CARRYRESPONSE']._serialized_start=187
-  _globals['_CARRYRESPONSE']._serialized_end=202
-  _globals['_FETCHREQUEST']._serialized_start=204
-  _globals['_FETCHREQUEST']._serialized_end=282
-  _globals['_FETCHRESPONSE']._serialized_start=284
-  _globals['_FETCHRESPONSE']._serialized_end=313
-  _globals['_COPIES']._serialized_start=316
-  _globals['_COPIES']._serialized_end=454
+  _globals['_CARRYREQUEST']._serialized_end=202
+  _globals['_CARRYRESPONSE']._serialized_start=204
+  _globals['_CARRYRESPONSE']._serialized_end=219
+  _globals['_FETCHREQUEST']._serialized_start=221
+  _globals['_FETCHREQUEST']._serialized_end=299
+  _globals['_FETCHRESPONSE']._serialized_start=301
+  _globals['_FETCHRESPONSE']._serialized_end=330
+  _globals['_DESCRIBEDIRECTORYREQUEST']._serialized_start=332
+  _globals['_DESCRIBEDIRECTORYREQUEST']._serialized_end=391
+  _globals['_DESCRIBEDIRECTORYRESPONSE']._serialized_start=394
+  _globals['_DESCRIBEDIRECTORYRESPONSE']._serialized_end=576
+  _globals['_COPYFILE']._serialized_start=578
+  _globals['_COPYFILE']._serialized_end=616
+  _globals['_CHECKFILEREQUEST']._serialized_start=618
+  _globals['_CHECKFILEREQUEST']._serialized_end=696
+  _globals['_CHECKFILERESPONSE']._serialized_start=698
+  _globals['_CHECKFILERESPONSE']._serialized_end=747
+  _globals['_READFILEREQUEST']._serialized_start=749
+  _globals['_READFILEREQUEST']._serialized_end=844
+  _globals['_READFILERESPONSE']._serialized_start=846
+  _globals['_READFILERESPONSE']._serialized_end=896
+  _globals['_COPIES']._serialized_start=899
+  _globals['_COPIES']._serialized_end=1280
 # @@protoc_insertion_point(module_scope)

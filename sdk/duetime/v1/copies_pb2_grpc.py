@@ -26,6 +26,21 @@ class CopiesStub(object):
                 request_serializer=duetime_dot_v1_dot_copies__pb2.FetchRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_copies__pb2.FetchResponse.FromString,
                 )
+        self.DescribeDirectory = channel.unary_unary(
+                '/duetime.v1.Copies/DescribeDirectory',
+                request_serializer=duetime_dot_v1_dot_copies__pb2.DescribeDirectoryRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_copies__pb2.DescribeDirectoryResponse.FromString,
+                )
+        self.CheckFile = channel.unary_unary(
+                '/duetime.v1.Copies/CheckFile',
+                request_serializer=duetime_dot_v1_dot_copies__pb2.CheckFileRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_copies__pb2.CheckFileResponse.FromString,
+                )
+        self.ReadFile = channel.unary_unary(
+                '/duetime.v1.Copies/ReadFile',
+                request_serializer=duetime_dot_v1_dot_copies__pb2.ReadFileRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_copies__pb2.ReadFileResponse.FromString,
+                )
 
 
 class CopiesServicer(object):
@@ -50,6 +65,29 @@ class CopiesServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeDirectory(self, request, context):
+        """Lists the files of the called member's store directory, and the point up to which its log may be copied, for a member
+        that takes the directory. FAILED_PRECONDITION COPY_REFUSED: the call means another group or member. UNAVAILABLE
+        COPY_UNAVAILABLE: the member is not open.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CheckFile(self, request, context):
+        """Returns the CRC-32 of the first bytes of a file; nothing: it is gone. NOT_FOUND: no file that members take.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadFile(self, request, context):
+        """Returns the first data of a file at or after a position, up to 1 MiB. NOT_FOUND: no file that members take.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CopiesServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -62,6 +100,21 @@ def add_CopiesServicer_to_server(servicer, server):
                     servicer.Fetch,
                     request_deserializer=duetime_dot_v1_dot_copies__pb2.FetchRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_copies__pb2.FetchResponse.SerializeToString,
+            ),
+            'DescribeDirectory': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeDirectory,
+                    request_deserializer=duetime_dot_v1_dot_copies__pb2.DescribeDirectoryRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_copies__pb2.DescribeDirectoryResponse.SerializeToString,
+            ),
+            'CheckFile': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckFile,
+                    request_deserializer=duetime_dot_v1_dot_copies__pb2.CheckFileRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_copies__pb2.CheckFileResponse.SerializeToString,
+            ),
+            'ReadFile': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadFile,
+                    request_deserializer=duetime_dot_v1_dot_copies__pb2.ReadFileRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_copies__pb2.ReadFileResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -106,5 +159,56 @@ class Copies(object):
         return grpc.experimental.unary_stream(request, target, '/duetime.v1.Copies/Fetch',
             duetime_dot_v1_dot_copies__pb2.FetchRequest.SerializeToString,
             duetime_dot_v1_dot_copies__pb2.FetchResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def DescribeDirectory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Copies/DescribeDirectory',
+            duetime_dot_v1_dot_copies__pb2.DescribeDirectoryRequest.SerializeToString,
+            duetime_dot_v1_dot_copies__pb2.DescribeDirectoryResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def CheckFile(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Copies/CheckFile',
+            duetime_dot_v1_dot_copies__pb2.CheckFileRequest.SerializeToString,
+            duetime_dot_v1_dot_copies__pb2.CheckFileResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ReadFile(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Copies/ReadFile',
+            duetime_dot_v1_dot_copies__pb2.ReadFileRequest.SerializeToString,
+            duetime_dot_v1_dot_copies__pb2.ReadFileResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

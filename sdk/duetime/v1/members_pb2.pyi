@@ -22,7 +22,7 @@ class DescribeMembersRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeMembersResponse(_message.Message):
-    __slots__ = ("group", "number", "leader", "term", "last_entry", "committed_entry", "members")
+    __slots__ = ("group", "number", "leader", "term", "last_entry", "committed_entry", "members", "is_founded", "highest_number", "taken_bytes", "bytes_to_take")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +30,10 @@ class DescribeMembersResponse(_message.Message):
     LAST_ENTRY_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_ENTRY_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    IS_FOUNDED_FIELD_NUMBER: _ClassVar[int]
+    HIGHEST_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_TO_TAKE_FIELD_NUMBER: _ClassVar[int]
     group: int
     number: int
     leader: int
@@ -37,7 +41,11 @@ class DescribeMembersResponse(_message.Message):
     last_entry: int
     committed_entry: int
     members: _containers.RepeatedCompositeFieldContainer[CopyMember]
-    def __init__(self, group: _Optional[int] = ..., number: _Optional[int] = ..., leader: _Optional[int] = ..., term: _Optional[int] = ..., last_entry: _Optional[int] = ..., committed_entry: _Optional[int] = ..., members: _Optional[_Iterable[_Union[CopyMember, _Mapping]]] = ...) -> None: ...
+    is_founded: bool
+    highest_number: int
+    taken_bytes: int
+    bytes_to_take: int
+    def __init__(self, group: _Optional[int] = ..., number: _Optional[int] = ..., leader: _Optional[int] = ..., term: _Optional[int] = ..., last_entry: _Optional[int] = ..., committed_entry: _Optional[int] = ..., members: _Optional[_Iterable[_Union[CopyMember, _Mapping]]] = ..., is_founded: bool = ..., highest_number: _Optional[int] = ..., taken_bytes: _Optional[int] = ..., bytes_to_take: _Optional[int] = ...) -> None: ...
 
 class CopyMember(_message.Message):
     __slots__ = ("number", "address", "role", "matched_entry", "heard", "clock_ahead_ms", "replaces")
@@ -66,5 +74,33 @@ class TransferLeadershipRequest(_message.Message):
     def __init__(self, group: _Optional[int] = ..., to: _Optional[int] = ...) -> None: ...
 
 class TransferLeadershipResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class AddMemberRequest(_message.Message):
+    __slots__ = ("group", "number", "address", "replaces")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    REPLACES_FIELD_NUMBER: _ClassVar[int]
+    group: int
+    number: int
+    address: str
+    replaces: int
+    def __init__(self, group: _Optional[int] = ..., number: _Optional[int] = ..., address: _Optional[str] = ..., replaces: _Optional[int] = ...) -> None: ...
+
+class AddMemberResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RemoveMemberRequest(_message.Message):
+    __slots__ = ("group", "number")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    group: int
+    number: int
+    def __init__(self, group: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
+
+class RemoveMemberResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -26,6 +26,16 @@ class MembersStub(object):
                 request_serializer=duetime_dot_v1_dot_members__pb2.TransferLeadershipRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_members__pb2.TransferLeadershipResponse.FromString,
                 )
+        self.AddMember = channel.unary_unary(
+                '/duetime.v1.Members/AddMember',
+                request_serializer=duetime_dot_v1_dot_members__pb2.AddMemberRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_members__pb2.AddMemberResponse.FromString,
+                )
+        self.RemoveMember = channel.unary_unary(
+                '/duetime.v1.Members/RemoveMember',
+                request_serializer=duetime_dot_v1_dot_members__pb2.RemoveMemberRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_members__pb2.RemoveMemberResponse.FromString,
+                )
 
 
 class MembersServicer(object):
@@ -50,6 +60,26 @@ class MembersServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AddMember(self, request, context):
+        """Adds a copy, which takes the log as a learner and becomes a voter once it has it; DescribeMembers shows that. With
+        `replaces`, that member leaves then. Does nothing if it is done or under way. UNAVAILABLE NOT_LEADER:
+        as above. UNAVAILABLE COPY_CHANGING: another change of members is under way. FAILED_PRECONDITION COPY_REFUSED: the
+        number, or a higher one, was a member's before; another member has the address; the replaced member leads. NOT_FOUND
+        COPY_UNKNOWN: the group has no member to be replaced.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveMember(self, request, context):
+        """Removes a copy, whose process then ends. Does nothing if it is removed. UNAVAILABLE NOT_LEADER, COPY_CHANGING: as
+        above. FAILED_PRECONDITION COPY_REFUSED: it leads, or is needed for a majority of copies that answer. NOT_FOUND
+        COPY_UNKNOWN: the number was never a member's.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_MembersServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -62,6 +92,16 @@ def add_MembersServicer_to_server(servicer, server):
                     servicer.TransferLeadership,
                     request_deserializer=duetime_dot_v1_dot_members__pb2.TransferLeadershipRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_members__pb2.TransferLeadershipResponse.SerializeToString,
+            ),
+            'AddMember': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddMember,
+                    request_deserializer=duetime_dot_v1_dot_members__pb2.AddMemberRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_members__pb2.AddMemberResponse.SerializeToString,
+            ),
+            'RemoveMember': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveMember,
+                    request_deserializer=duetime_dot_v1_dot_members__pb2.RemoveMemberRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_members__pb2.RemoveMemberResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -106,5 +146,39 @@ class Members(object):
         return grpc.experimental.unary_unary(request, target, '/duetime.v1.Members/TransferLeadership',
             duetime_dot_v1_dot_members__pb2.TransferLeadershipRequest.SerializeToString,
             duetime_dot_v1_dot_members__pb2.TransferLeadershipResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def AddMember(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Members/AddMember',
+            duetime_dot_v1_dot_members__pb2.AddMemberRequest.SerializeToString,
+            duetime_dot_v1_dot_members__pb2.AddMemberResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def RemoveMember(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Members/RemoveMember',
+            duetime_dot_v1_dot_members__pb2.RemoveMemberRequest.SerializeToString,
+            duetime_dot_v1_dot_members__pb2.RemoveMemberResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

@@ -182,6 +182,7 @@ class StoreNode:
         self._committer = membership.committer
         parts = self._make(opened, directory, reserve)
         await self._open(parts, directory)
+        membership.member.serve(parts.flusher.wake)
         # Not before: it contains the ends of leases that recovery found, which have to be committed.
         await parts.flusher.settled()
         await parts.checkpointer.write()

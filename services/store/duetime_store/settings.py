@@ -13,6 +13,8 @@ from pydantic_settings import SettingsConfigDict
 MIB = 1024 * 1024
 # Maximum that the table of open transactions can count.
 CHECKS_COUNTED_MAX = 4_095
+# Counts of copies that can found a group.
+FOUNDING_COUNTS = (3, 5)
 # The settings from which a place among all copies follows.
 ORDINAL_DEFAULTS = {"ordinal": -1, "copies_count": 3, "copies_group": 0}
 
@@ -189,10 +191,19 @@ class StoreSettings(NodeSettings):
     calls_in_flight_max: int = Field(8_192, ge=1, description="maximum concurrent calls, including long polls")
     copies: str = Field(
         "",
-        description="experimental: the shard's copies, three or five, with the addresses for each other: "
-        "1=HOST:PORT,2=HOST:PORT,3=HOST:PORT; with ordinal: HOST-*:PORT; empty: one copy, without a group",
+        description="experimental: the copies that found a shard's group, three or five, with the addresses for each "
+        "other: 1=HOST:PORT,2=HOST:PORT,3=HOST:PORT; later its log has the members; with ordinal: HOST-*:PORT; empty: "
+        "one copy, without a group",
     )
     copy_number: int = Field(0, ge=0, le=65_535, description="the number of this process's copy among `copies`")
+    copies_join: bool = Field(
+        False,
+        description="for a new copy on an empty directory: take that of another one of `copies`, which name this copy "
+        "too, once `duetime store members add` has added this copy",
+    )
+    copies_take_bytes_per_s: int = Field(
+        100 * MIB, ge=MIB, description="maximum bytes a second that a copy reads from another one's directory"
+    )
     copies_group: int = Field(
         0, ge=0, le=2**63 - 1, description="the number of the group, chosen once: no other group may have it"
     )
@@ -221,7 +232,9 @@ class StoreSettings(NodeSettings):
         if given := [name for name in ("shard", "copy_number") if name in values]:
             raise ValueError(f"{' and '.join(given)} cannot be set with ordinal: it gives them")
         template = str(values.get("copies", ""))
-        if count < 1 or template.count("*") != 1:
+        if count not in FOUNDING_COUNTS:
+            raise ValueError(f"copies_count must be three or five, not {count}")
+        if template.count("*") != 1:
             raise ValueError(f"copies {template!r} must be HOST-*:PORT with ordinal, such as duetime-store-*:9831")
         shard, place = divmod(ordinal, count)
         copies = (f"{number + 1}={template.replace('*', str(shard * count + number))}" for number in range(count))
@@ -236,8 +249,8 @@ class StoreSettings(NodeSettings):
             members = self.members
         except ValueError as error:
             raise ValueError(f"copies {self.copies!r} are not 1=HOST:PORT,2=HOST:PORT,3=HOST:PORT") from error
-        if len(members) not in (3, 5) or len(set(members.values())) != len(members) or 0 in members:
-            raise ValueError(f"copies must be three or five, with numbers from 1 and an address each: {self.copies!r}")
+        if len(set(members.values())) != len(members) or 0 in members:
+            raise ValueError(f"copies must have numbers from 1 and an address each: {self.copies!r}")
         if self.copy_number not in members:
             raise ValueError(f"copy_number {self.copy_number} is none of copies: {sorted(members)}")
         if not self.copies_group:

@@ -26,11 +26,16 @@ class Copies:
         self._member = member
         self._committed: asyncio.Future[None] | None = None
 
-    def write(self, group: ProposedGroup) -> "tuple[Entry, asyncio.Future[None]]":
+    @property
+    def wants_entry(self) -> bool:
+        """See Committer: a change of members waits."""
+        return self._member.wants_change
+
+    def write(self, group: ProposedGroup) -> "tuple[Sequence[Entry], asyncio.Future[None]]":
         """See Committer."""
         runs: Sequence[tuple[int, Sequence[Buffer]]] = group.runs
-        entry, written, self._committed = self._member.propose(runs, group.stored_at_ms)
-        return entry, written
+        entries, written, self._committed = self._member.propose(runs, group.stored_at_ms)
+        return entries, written
 
     def propose(self, group: ProposedGroup) -> "asyncio.Future[None] | None":
         """See Committer: the core has had the group since it is being written."""

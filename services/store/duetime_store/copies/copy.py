@@ -13,8 +13,13 @@ from duetime_store.copies.entries import Entry, Runs, described, is_of, made, re
 from duetime_store.copies.roster import Newcomer
 from duetime_store.copies.scanning import Damage, View, repairs, scan
 from duetime_store.copies.statefile import StateFile
+from duetime_store.copies.taking import Point
 from duetime_store.copies.writes import Sending, Write, Writer
 from duetime_store.log.commitlog import CommitLog
+
+# Entries that a member may lack when it is given leadership, or a vote.
+BEHIND_MAX = 1_024
+Role = Literal["voter", "learner", "removed"]
 
 
 class DamagedLog(Exception):
@@ -23,6 +28,11 @@ class DamagedLog(Exception):
     def __init__(self, damage: Damage) -> None:
         super().__init__(f"positions {damage.position} to {damage.end} of the log are damaged; a peer has them")
         self.damage = damage
+
+
+class BehindCopy(Exception):
+    """The leader no longer has the entries that this copy lacks: it has to take a directory. The core is of no more
+    use."""
 
 
 def opened(log: CommitLog, file: StateFile) -> tuple[Entry, list[Entry]]:
@@ -94,6 +104,8 @@ class Copy:
         self._voted = term, vote
         # The members as of the last entry in `committed`.
         self.roster = state.roster
+        # The last change of members that was proposed here, or a later entry: no other begins before it is applied.
+        self._change = 0
         # The last entry that was looked at for a change of members.
         self._looked = first.index
         self.node = duetime_raft.Node(
@@ -119,6 +131,10 @@ class Copy:
             raise ValueError(f"the log ends at {log.end}, its last entry at {self.last.end}")
         self._log, self._writer = log, Writer(log, self._file)
 
+    def after(self, index: int) -> list[Entry]:
+        """The entries after this one."""
+        return self.entries[index + 1 - self.entries[0].index :]
+
     def entry(self, index: int) -> Entry:
         """The entry of an index, which the log has, or the stand-in for the log before the first one."""
         return self.entries[index - self.entries[0].index]
@@ -130,6 +146,10 @@ class Copy:
 
     def tick(self) -> None:
         self.node.tick()
+        for number, (_, state, _) in self.node.status()["peers"].items():
+            if state == "statesnapshot":
+                # The member takes a directory by itself; until then it is probed again.
+                self.node.snapshot_sent(number, False)
         self._drain()
 
     def receive(self, message: bytes, payload: bytes) -> bool:
@@ -165,18 +185,46 @@ class Copy:
         assert place == (entry.index, entry.term)
         return entry
 
-    def change_members(
-        self, changes: Sequence[tuple[int, Literal["voter", "learner", "removed"]]], newcomer: Newcomer | None = None
-    ) -> None:
-        """Appends a change of members; `newcomer`: the learner that it adds.
-
-        Raises:
-            NotLeader, ProposalDropped: of `duetime_raft`.
+    def change(self, changes: Sequence[tuple[int, Role]], newcomer: Newcomer | None = None) -> bool:
+        """Appends a change of members; `newcomer`: the learner that it adds. False: another change is under way, or
+        this copy does not lead.
         """
+        if not self.can_change:
+            return False
         try:
             self.node.propose_conf(changes, newcomer.encode() if newcomer else b"")
+        except (duetime_raft.NotLeader, duetime_raft.ProposalDropped):
+            return False
         finally:
             self._drain()
+            # Not before: a change that can't begin becomes an empty entry.
+            self._change = self.last.index
+        return True
+
+    @property
+    def can_change(self) -> bool:
+        """Whether this copy leads, and no other change is under way."""
+        status = self.node.status()
+        is_free = status["applied"] >= self._change and not self.roster.voters_outgoing
+        return status["role"] == "leader" and not status["transfer"] and is_free
+
+    @property
+    def next_change(self) -> list[tuple[int, Role]]:
+        """At the leader: the next step of a member that joins. A learner with nearly all entries becomes a voter; then
+        the member that it replaces leaves, unless that leads."""
+        status, roster = self.node.status(), self.roster
+        for number in roster.learners:
+            match, _, is_heard = status["peers"].get(number, (0, "", False))
+            # A new member counts as heard; an acknowledgement alone shows that it has a log.
+            if is_heard and match and status["last"] - match <= BEHIND_MAX:
+                return [(number, "voter")]
+        replaced = [old for new, old in roster.replaces.items() if new in roster.voters and old != self._state.id]
+        return [(old, "removed") for old in replaced[:1]]
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether a voter takes this copy's place: a leader hands over then."""
+        return any(new in self.roster.voters and old == self._state.id for new, old in self.roster.replaces.items())
 
     def transfer(self, to: int) -> None:
         """Hands leadership over.
@@ -186,6 +234,12 @@ class Copy:
         """
         self.node.transfer(to)
         self._drain()
+
+    @property
+    def point(self) -> Point:
+        """The last committed entry, which is on this copy's disk; a copied directory begins after it."""
+        entry = self.entry(self.node.status()["applied"])
+        return Point(entry, self.roster, self._log.min_position, self._log.segment_bytes)
 
     def read(self, damage: Damage) -> bytes:
         """The bytes of a range, for a peer that lost them; empty: this copy does not have them all."""
@@ -212,7 +266,7 @@ class Copy:
         """Takes the core's work after every call of it."""
         while (work := self.node.ready()) is not None:
             if work["snapshot"] is not None:
-                raise NotImplementedError("a snapshot replaces the log: copies of directories are not built")
+                raise BehindCopy
             self.sendings += [self._sending(*each) for each in work["messages"]]
             if work["hard"] is not None and work["hard"][:2] != self._voted:
                 self._write_vote(*work["hard"])

@@ -7,7 +7,7 @@ from struct import Struct
 from typing import Protocol
 
 from duetime_format.layout import blank
-from duetime_format.marks import GROUP, MARK_BYTES, EntryMark, mark_of, mark_record
+from duetime_format.marks import GROUP, MARK_BYTES, MEMBERS, EntryMark, mark_of, mark_record
 
 from duetime_store.files.disk import Buffer
 
@@ -35,6 +35,11 @@ class Entry:
     stored_at_ms: int
     # The descriptor of a group, or the change of members.
     data: bytes = b""
+
+    @property
+    def mark_bytes(self) -> int:
+        """The size of its mark, which ends at `end`."""
+        return MARK_BYTES + (len(self.data) if self.kind == MEMBERS else 0)
 
 
 def made(

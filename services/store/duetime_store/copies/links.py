@@ -16,10 +16,11 @@ import grpc
 import structlog
 from duetime.v1 import copies_pb2, copies_pb2_grpc
 from duetime_core.clock import Clock
-from duetime_core.errors import FailedPrecondition, StartupError
+from duetime_core.errors import FailedPrecondition, StartupError, Unavailable
 from duetime_core.rpc.calls import translate
 from duetime_core.rpc.serving import make_channel
 
+from duetime_store.copies.directories import DirectoryGiver
 from duetime_store.copies.roster import Roster
 from duetime_store.copies.scanning import Damage
 from duetime_store.copies.writes import Sending
@@ -52,11 +53,13 @@ class Identity:
 
     group: int
     number: int
+    # HOST:PORT for the other members.
+    address: str
     life: int
 
     @classmethod
-    def of(cls, group: int, number: int) -> "Identity":
-        return cls(group, number, secrets.randbits(64))
+    def of(cls, group: int, number: int, address: str) -> "Identity":
+        return cls(group, number, address, secrets.randbits(64))
 
 
 async def fetch(own: Identity, member: int, address: str, credentials: Any, damage: Damage) -> bytes:
@@ -140,6 +143,9 @@ class PeerLink:
             self.trouble = trouble
 
     async def _requests(self) -> AsyncIterator[copies_pb2.CarryRequest]:
+        first = self._request(b"", b"")
+        first.address = self._own.address
+        yield first
         while True:
             while self._waiting:
                 sending = self._waiting.popleft()
@@ -184,12 +190,20 @@ class CopiesService(copies_pb2_grpc.CopiesServicer):
     def __init__(
         self,
         own: Identity,
-        roster: Callable[[], Roster],
+        roster: Callable[[], Roster | None],
         hear: Callable[[Heard], Awaitable[None]],
+        meet: Callable[[int, str], None],
         read: Callable[[Damage], bytes],
+        giver: DirectoryGiver,
     ) -> None:
-        """`roster`: the present members. `read`: the bytes of a range of the own log; empty: they are not all there."""
-        self._own, self._roster, self._hear, self._read = own, roster, hear, read
+        """
+        Args:
+            roster: the present members; None: the copy is not open yet.
+            meet: takes number and address of a member that is not in the roster yet.
+            read: the bytes of a range of the own log; empty: they are not all there.
+        """
+        self._own, self._roster, self._hear, self._read, self._giver = own, roster, hear, read, giver
+        self._meet = meet
         # The life of the process that is connected under a number.
         self._lives: dict[int, int] = {}
 
@@ -202,8 +216,12 @@ class CopiesService(copies_pb2_grpc.CopiesServicer):
                 if (request.sender, request.life) != (sender, life) or roster is not self._roster():
                     self._check(request)
                     sender, life, roster = request.sender, request.life, self._roster()
+                    if request.address and roster is not None and sender > roster.highest:
+                        self._meet(sender, request.address)
                     self._lives[sender] = life
                     yield copies_pb2.CarryResponse()
+                if request.address:
+                    continue
                 payload += request.payload
                 if len(payload) > MESSAGE_BYTES_MAX:
                     raise FailedPrecondition(
@@ -220,10 +238,7 @@ class CopiesService(copies_pb2_grpc.CopiesServicer):
     async def Fetch(  # noqa: N802  named as in the contract
         self, request: copies_pb2.FetchRequest, context: Any
     ) -> AsyncIterator[copies_pb2.FetchResponse]:
-        own = self._own
-        if (request.group, request.receiver) != (own.group, own.number):
-            text = f"this is copy {own.number} of group {own.group}, not {request.receiver} of {request.group}"
-            raise FailedPrecondition(text, reason="COPY_REFUSED")
+        self._check_receiver(request)
         position = request.position
         while position < request.end:
             end = min(position + PIECE_BYTES, request.end)
@@ -233,8 +248,35 @@ class CopiesService(copies_pb2_grpc.CopiesServicer):
             yield copies_pb2.FetchResponse(data=data)
             position = end
 
+    async def DescribeDirectory(  # noqa: N802  named as in the contract
+        self, request: copies_pb2.DescribeDirectoryRequest, context: Any
+    ) -> copies_pb2.DescribeDirectoryResponse:
+        self._check_receiver(request)
+        return await self._giver.files()
+
+    async def CheckFile(  # noqa: N802  named as in the contract
+        self, request: copies_pb2.CheckFileRequest, context: Any
+    ) -> copies_pb2.CheckFileResponse:
+        self._check_receiver(request)
+        return await self._giver.check(request)
+
+    async def ReadFile(  # noqa: N802  named as in the contract
+        self, request: copies_pb2.ReadFileRequest, context: Any
+    ) -> copies_pb2.ReadFileResponse:
+        self._check_receiver(request)
+        return await self._giver.read(request)
+
+    def _check_receiver(self, request: Any) -> None:
+        """Raises: FailedPrecondition: the call means another copy."""
+        own = self._own
+        if (request.group, request.receiver) != (own.group, own.number):
+            text = f"this is copy {own.number} of group {own.group}, not {request.receiver} of {request.group}"
+            raise FailedPrecondition(text, reason="COPY_REFUSED")
+
     def _check(self, request: copies_pb2.CarryRequest) -> None:
         own, sender, roster = self._own, request.sender, self._roster()
+        if roster is None:
+            raise Unavailable(f"copy {own.number} is not open yet", reason="COPY_UNAVAILABLE")
         fault = ""
         if request.group != own.group:
             fault = f"copy {sender} belongs to group {request.group}, copy {own.number} to group {own.group}"
@@ -242,7 +284,7 @@ class CopiesService(copies_pb2_grpc.CopiesServicer):
             fault = f"this is copy {own.number} of the group, not copy {request.receiver}: correct `copies`"
         elif roster.is_removed(sender):
             raise FailedPrecondition(f"copy {sender} was removed from this group", reason=REMOVED)
-        elif sender not in roster.numbers or sender == own.number:
+        elif sender == own.number:
             fault = f"copy {sender} is no other member of this group: {sorted(roster.numbers)}"
         elif self._lives.get(sender, request.life) != request.life:
             fault = f"another process is connected as copy {sender}: a number belongs to one directory"

@@ -8,7 +8,7 @@ next start drops everything that was not committed.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
 import duetime_raft
@@ -17,12 +17,14 @@ from duetime_core.clock import Clock
 from duetime_core.errors import NotLeader
 
 from duetime_store.copies.clock import GroupClock
-from duetime_store.copies.copy import Copy
+from duetime_store.copies.copy import Copy, Role
 from duetime_store.copies.entries import Entry, Runs
 from duetime_store.copies.links import Heard, RemovedCopy
 from duetime_store.copies.peers import Peers
 from duetime_store.copies.room import DiskRoom
-from duetime_store.copies.roster import Roster
+from duetime_store.copies.roster import Newcomer, Roster
+from duetime_store.copies.scanning import Damage
+from duetime_store.copies.taking import Point
 from duetime_store.copies.writes import Sending
 from duetime_store.files.gate import NO_ROOM
 from duetime_store.log.commitlog import CommitLog
@@ -49,11 +51,14 @@ class Member:
         self.room = room
         # Members whose disks are full.
         self._full: set[int] = set()
-        self._copy, self._peers, self._clock, self._executor = copy, peers, clock, executor
+        self._copy, self._peers, self._clock, self.executor = copy, peers, clock, executor
         self._group_clock = group_clock
         # Whether proposals were dropped during a handover: their callers have failed, so the leadership has to end.
         self._dropped = False
         self._followed = Roster(())
+        # The change of members that waits for the store.
+        self._wanted: tuple[Sequence[tuple[int, Role]], Newcomer | None] | None = None
+        self._wake: Callable[[], None] = lambda: None
         self._heard: asyncio.Queue[Heard] = asyncio.Queue(HEARD_MAX)
         self._changed = asyncio.Event()
         # Term in which this copy leads and its store may serve; 0: none so far.
@@ -75,6 +80,7 @@ class Member:
         Raises:
             NotLeader: it led, and does no more.
             RemovedCopy: the group has removed this copy.
+            BehindCopy: it has to take a directory.
         """
         try:
             async with asyncio.TaskGroup() as group:
@@ -101,27 +107,43 @@ class Member:
         if heard.message:
             await self._heard.put(heard)
 
+    def meet(self, number: int, address: str) -> None:
+        """Answers a member from now on that this copy's log does not have yet."""
+        self._peers.meet(number, address, self.roster)
+
     def lost(self, member: int) -> None:
         """Notes that messages to a member were lost."""
         self._copy.node.unreachable(member)
 
-    def propose(self, runs: Runs, stored_at_ms: int) -> tuple[Entry, Done, Done]:
-        """Appends a group commit. Returns its entry, and futures of its flush and of its commit.
+    def propose(self, runs: Runs, stored_at_ms: int) -> tuple[Sequence[Entry], Done, Done]:
+        """Appends a group commit, if there is one, and a change of members that waits. Returns the entries, and futures
+        of their flush and of their commit.
 
         Raises:
             NotLeader: nothing was appended.
         """
+        copy = self._copy
+        first = copy.last.index
         try:
-            entry = self._copy.propose(runs, max(stored_at_ms, self._copy.last.stored_at_ms))
+            if runs:
+                copy.propose(runs, max(stored_at_ms, copy.last.stored_at_ms))
+            if self._wanted is not None and copy.can_change:
+                (changes, newcomer), self._wanted = self._wanted, None
+                copy.change(changes, newcomer)
+                log.info("change of members proposed", changes=[*changes], index=copy.last.index)
         except (duetime_raft.NotLeader, duetime_raft.ProposalDropped) as error:
             self._dropped = True
             raise NotLeader(self.status["leader"], self.status["term"]) from error
+        entries = copy.after(first)
+        if not entries:
+            self._dropped = True
+            raise NotLeader(self.status["leader"], self.status["term"])
         loop = asyncio.get_running_loop()
         written, committed = loop.create_future(), loop.create_future()
-        self._writing.append((entry, written))
-        self._committing.append((entry, committed))
+        self._writing.append((entries[-1], written))
+        self._committing.append((entries[-1], committed))
         self._work()
-        return entry, written, committed
+        return entries, written, committed
 
     async def hand_over(self) -> None:
         """Gives leadership to the member that has most of the log, if possible one with room on its disk. Returns when
@@ -163,10 +185,49 @@ class Member:
             raise NotLeader(self.status["leader"], self.status["term"]) from error
         self._work()
 
+    def change(self, changes: Sequence[tuple[int, Role]], newcomer: Newcomer | None = None) -> bool:
+        """Begins a change of members; False: another one is under way. It is lost with the leadership: repeat it."""
+        if self._wanted is not None or not self._copy.can_change:
+            return False
+        self._wanted = changes, newcomer
+        self._wake()
+        return True
+
+    @property
+    def wants_change(self) -> bool:
+        """Whether `propose` would append a change of members."""
+        return self._wanted is not None and self._copy.can_change
+
+    def serve(self, wake: Callable[[], None]) -> None:
+        """The store of this leader serves. `wake` makes it call `propose` soon: nothing else may append to the log, by
+        whose end the store places its records."""
+        self._wake = wake
+        wake()
+
+    def _complete(self) -> None:
+        """At the leader: takes the next step of members that join or are replaced."""
+        copy = self._copy
+        if self.wants_change:
+            self._wake()
+        elif self.leads and self._wanted is None and (changes := copy.next_change):
+            self.change(changes)
+        elif self.leads and copy.is_replaced and not self.status["transfer"] and (peers := self._successors()):
+            log.info("leadership is handed over: this copy is replaced", copy=max(peers)[2])
+            self.transfer(max(peers)[2])
+
     @property
     def roster(self) -> Roster:
         """The members as of the last committed entry."""
         return self._copy.roster
+
+    @property
+    def point(self) -> Point:
+        """See Copy."""
+        return self._copy.point
+
+    def read(self, damage: Damage) -> bytes:
+        """See Copy."""
+        return self._copy.read(damage)
 
     def address_of(self, number: int) -> str:
         """The address of a member for the others."""
@@ -188,6 +249,7 @@ class Member:
                 # Each member knows the clocks of all, should it have to lead.
                 self._peers.send(Sending(number, b""))
             self._work()
+            self._complete()
             self._check()
 
     async def _take(self) -> None:
@@ -216,7 +278,7 @@ class Member:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                await loop.run_in_executor(self._executor, run)
+                await loop.run_in_executor(self.executor, run)
             except OSError as error:
                 if error.errno not in NO_ROOM:
                     raise

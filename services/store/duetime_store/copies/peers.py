@@ -7,6 +7,9 @@ from duetime_store.copies.links import PeerLink
 from duetime_store.copies.roster import Roster
 from duetime_store.copies.writes import Sending
 
+# Unknown members that a copy answers, at most.
+MET_MAX = 16
+
 
 class Peers:
     """Streams by the numbers of the members; messages to others are dropped."""
@@ -14,6 +17,8 @@ class Peers:
     def __init__(self, own: int, make: Callable[[int, str], PeerLink], known: Mapping[int, str]) -> None:
         """`make`: a stream to a member at an address. `known`: addresses that count in place of the roster's."""
         self._own, self._make, self._known = own, make, known
+        # Members that were added while this copy was away: its roster will have them.
+        self._met: dict[int, str] = {}
         self._links: dict[int, tuple[PeerLink, str]] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._group: asyncio.TaskGroup | None = None
@@ -23,7 +28,8 @@ class Peers:
 
     def follow(self, roster: Roster) -> None:
         """Opens and closes streams for these members. A removed member may be sent nothing more."""
-        addresses = {number: self.address_of(number, roster) for number in roster.numbers - {self._own}}
+        addresses = {number: address for number, address in self._met.items() if number > roster.highest}
+        addresses |= {number: self.address_of(number, roster) for number in roster.numbers - {self._own}}
         for number, (_, address) in list(self._links.items()):
             if addresses.get(number) != address:
                 del self._links[number]
@@ -32,6 +38,12 @@ class Peers:
         for number in addresses.keys() - self._links.keys():
             self._links[number] = self._make(number, addresses[number]), addresses[number]
             self._start(number)
+
+    def meet(self, number: int, address: str, roster: Roster) -> None:
+        """Opens a stream to a member that the roster does not have yet: it may be the leader."""
+        if len(self._met) < MET_MAX:
+            self._met[number] = address
+            self.follow(roster)
 
     def address_of(self, number: int, roster: Roster) -> str:
         """The address of a member."""

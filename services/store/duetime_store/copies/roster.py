@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Newcomer:
-    """The learner that a change of members adds. Once it has the log it becomes a voter, in place of the member
-    `replaces`, unless that is 0."""
+    """The learner that a change of members adds. Once it has the log it becomes a voter; then the member `replaces`
+    leaves, unless that is 0."""
 
     number: int
     address: str
@@ -43,7 +43,7 @@ class Roster:
     learners_next: tuple[int, ...] = ()
     auto_leave: bool = False
     addresses: Mapping[int, str] = field(default_factory=dict)
-    # The members that learners replace.
+    # The members that others are to replace, by the numbers of these.
     replaces: Mapping[int, int] = field(default_factory=dict)
     highest: int = 0
 
@@ -87,7 +87,7 @@ class Roster:
         return replace(
             after,
             addresses={number: address for number, address in addresses.items() if number in after.numbers},
-            replaces={number: other for number, other in replaces.items() if other and number in after.learners},
+            replaces={new: old for new, old in replaces.items() if {new, old} <= after.numbers},
             highest=max(self.highest, *after.numbers),
         )
 

@@ -47,6 +47,8 @@ class RaftState:
     entry_term: int = 0
     position: int = 0
     stored_at_ms: int = 0
+    # Whether the directory is incomplete: it is being taken from another member (taking.py).
+    is_taking: bool = False
     serial: int = 0
 
     @property
@@ -71,6 +73,22 @@ def _decode(slot: bytes) -> RaftState | None:
         return None
 
 
+def _slots(fd: int) -> list[RaftState | None]:
+    return [_decode(os.pread(fd, _SLOT_BYTES, number * _SLOT_BYTES)) for number in range(2)]
+
+
+def has_state(directory: Path) -> bool:
+    """Whether a copy has ever had a state here: a file whose first write never returned is none."""
+    try:
+        fd = os.open(directory / FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        return os.fstat(fd).st_size > _SLOT_BYTES or any(_slots(fd))
+    finally:
+        os.close(fd)
+
+
 class StateFile:
     """The file, open; `state` is its content."""
 
@@ -84,8 +102,7 @@ class StateFile:
         if not path.exists() and new is None:
             raise StartupError(f"{path} is missing: the directory is no copy of a shard")
         self._fd = disk.open(path)
-        slots = [_decode(os.pread(self._fd, _SLOT_BYTES, number * _SLOT_BYTES)) for number in range(2)]
-        found = max((slot for slot in slots if slot), key=lambda slot: slot.serial, default=None)
+        found = max((slot for slot in _slots(self._fd) if slot), key=lambda slot: slot.serial, default=None)
         # A file without a slot is new only if its first write never returned: its vote is unused.
         if found is None and (new is None or os.fstat(self._fd).st_size > _SLOT_BYTES):
             self.close()

@@ -25,6 +25,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from duetime_store.offline import members, units
 from duetime_store.offline.export import ExportTarget, export_directory
 from duetime_store.offline.pages import print_summary
+from duetime_store.offline.replicating import replicate
 from duetime_store.offline.report import VerifyReport
 from duetime_store.offline.summary import summary
 from duetime_store.offline.transfer import import_directory, shard_directory, source_files, used_bytes
@@ -266,6 +267,45 @@ def export_shard(
     echo(f"{directory}: {made.records:,} records, log up to {made.end:,}; a broker needs")
     for name, value in made.settings.items():
         echo(f"{name}={value}")
+
+
+@app.command("replicate")
+def replicate_directory(
+    directory: Directory,
+    group: Annotated[int, typer.Option(metavar="GROUP", help="A number that no other group has.", min=1)],
+    number: Annotated[int, typer.Option(metavar="NUMBER", help="The copy's number.", min=1, max=65_535)],
+    address: Annotated[str, typer.Option(metavar="HOST:PORT", help="Its address for the other copies.")],
+    is_new_group: Annotated[
+        bool, typer.Option("--new-group", help="Take a copy out of a group whose majority is lost for good.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Make a store directory the first copy of a group.
+
+    The directory must have been stopped in good order. Its log gets a record at the end. Start it with --copies,
+    --copy-number and --copies-group. Then add the other copies by `duetime store members add`.
+
+    With --new-group the directory is a copy of another group, whose majority is lost for good. Use the copy with the
+    most entries, and never use the lost ones again. Its unanswered entries count. Entries of the lost copies alone are
+    missing.
+
+    \b
+    Examples:
+      duetime store replicate duetime-data/store-0 --group 5280421 --number 1 --address 10.0.0.1:9821
+      duetime store replicate /srv/duetime/b --group 5280422 --number 2 --address 10.0.0.2:9821 --new-group
+    """
+    with errors_printed():
+        made = replicate(directory, group, number, address, is_new_group=is_new_group)
+    if as_json:
+        former = {"committed": made.committed, "kept": made.kept} if made.kept >= 0 else None
+        print_json({"replicated": str(directory), "index": made.index, "end": made.end, "former": former})
+        return
+    echo(f"{directory}: copy {number} of group {group}, its log up to {made.end:,} is entry {made.index:,}")
+    if made.kept >= 0:
+        echo(
+            f"of the former group, entries up to {made.committed:,} were committed; those up to {made.kept:,} count "
+            "too, and may not have been answered; later ones are missing, if there were any"
+        )
 
 
 def _print_units(found: state.DirectoryState, topic: str | None, *, as_json: bool) -> None:

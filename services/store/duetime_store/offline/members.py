@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Annotated, Any, TypeVar
 
 import grpc
@@ -17,18 +18,24 @@ from duetime_core.rpc.calls import translate
 from duetime_core.rpc.channels import make_channel
 from duetime_format.printing import echo
 
-_HELP = """List the copies of a shard, and change its leader.
+_HELP = """List, add, remove and replace the copies of a shard.
 
-The group is experimental. Copies answer on the ports for each other, whether they lead or not.
+Groups of copies are experimental. Copies answer on the ports for each other, whether they lead or not. Commands may be
+repeated: those that are done do nothing.
 
 \b
 Examples:
   duetime store members list --copies 1=10.0.0.1:9821,2=10.0.0.2:9821
   duetime store members transfer 2 --copies 1=10.0.0.1:9821,2=10.0.0.2:9821
+  duetime store members replace 3 4 10.0.0.4:9821 --copies 1=10.0.0.1:9821,2=10.0.0.2:9821
 """
 # Deadline of one call, and longest wait for a leader, or for another one.
 CALL_S, LEADER_S = 5.0, 30.0
 _PAUSE_MS = 100
+# Reasons that pass: the leader has changed, or has to end another change first.
+_PASSING = frozenset(("NOT_LEADER", "COPY_UNAVAILABLE", "COPY_CHANGING"))
+# Time between two lines about the progress of a new copy.
+_NEWS_MS = 5_000
 _ROLES = {
     members_pb2.COPY_ROLE_VOTER: "voter",
     members_pb2.COPY_ROLE_LEARNER: "learner",
@@ -114,9 +121,81 @@ class Operator:
         group = await self.leader()
         if group.leader != to:
             request = members_pb2.TransferLeadershipRequest(group=group.group, to=to)
-            address = next(member.address for member in group.members if member.number == group.leader)
-            await self.call(group.leader, address, lambda stub: stub.TransferLeadership(request, timeout=CALL_S))
+            await self._ask(group, lambda stub: stub.TransferLeadership(request, timeout=CALL_S))
         return await self.leader(to)
+
+    async def add(self, number: int, address: str, replaces: int, tell: Callable[[str], None]) -> Group:
+        """Adds a copy, in place of another one unless that is 0; returns once it votes. `tell` takes news.
+
+        Raises:
+            DueTimeError
+        """
+        told_ms = self._clock.monotonic_ms()
+        while True:
+            group = await self.leader()
+            found = _member(group, number)
+            if found is None or found.address != address:
+                await self._ask(group, partial(_add, group, number, address, replaces))
+            elif found.role == members_pb2.COPY_ROLE_VOTER and _member(group, replaces) is None:
+                return group
+            if self._clock.monotonic_ms() - told_ms >= _NEWS_MS:
+                tell(await self._news(group, number, address))
+                told_ms = self._clock.monotonic_ms()
+            await self._clock.sleep(_PAUSE_MS)
+
+    async def remove(self, number: int) -> Group:
+        """Removes a copy; returns once it has left. Raises: DueTimeError."""
+        while True:
+            group = await self.leader()
+            if _member(group, number) is None and number <= group.highest_number:
+                return group
+            await self._ask(group, partial(_remove, group, number))
+            await self._clock.sleep(_PAUSE_MS)
+
+    async def _ask(self, group: Group, make: Callable[[members_pb2_grpc.MembersStub], Awaitable[object]]) -> None:
+        """One call of the group's leader, which may have to be repeated: the group shows its effect.
+
+        Raises:
+            DueTimeError: the leader refuses it.
+        """
+        leader = _member(group, group.leader)
+        try:
+            await self.call(group.leader, leader.address if leader else "", make)
+        except DueTimeError as error:
+            if error.reason not in _PASSING:
+                raise
+
+    async def _news(self, group: Group, number: int, address: str) -> str:
+        """The progress of a new copy, in words."""
+        try:
+            own = await self.call(number, address, _describe)
+        except DueTimeError:
+            return f"copy {number} does not answer at {address}: start it with --copies-join true"
+        if own.bytes_to_take:
+            return f"copy {number} has taken {own.taken_bytes:,} of {own.bytes_to_take:,} bytes"
+        found = _member(group, number)
+        behind = group.last_entry - found.matched_entry if found else 0
+        return f"copy {number} lacks {behind:,} entries"
+
+
+def _member(group: Group, number: int) -> members_pb2.CopyMember | None:
+    return next((member for member in group.members if member.number == number), None)
+
+
+def _add(
+    group: Group, number: int, address: str, replaces: int, stub: members_pb2_grpc.MembersStub
+) -> Awaitable[members_pb2.AddMemberResponse]:
+    request = members_pb2.AddMemberRequest(group=group.group, number=number, address=address, replaces=replaces)
+    answer: Awaitable[members_pb2.AddMemberResponse] = stub.AddMember(request, timeout=CALL_S)
+    return answer
+
+
+def _remove(
+    group: Group, number: int, stub: members_pb2_grpc.MembersStub
+) -> Awaitable[members_pb2.RemoveMemberResponse]:
+    request = members_pb2.RemoveMemberRequest(group=group.group, number=number)
+    answer: Awaitable[members_pb2.RemoveMemberResponse] = stub.RemoveMember(request, timeout=CALL_S)
+    return answer
 
 
 async def _describe(stub: members_pb2_grpc.MembersStub) -> Group:
@@ -171,6 +250,60 @@ def transfer(number: Number, copies: Copies, as_json: Json = False) -> None:
       duetime store members transfer 2 --copies 1=10.0.0.1:9821
     """
     _run(copies, lambda operator: operator.transfer(number), as_json=as_json)
+
+
+Address = Annotated[str, typer.Argument(metavar="HOST:PORT", help="Its address for the other copies.")]
+
+
+def _tell(text: str) -> None:
+    echo(text, err=True)
+
+
+@app.command()
+def add(number: Number, address: Address, copies: Copies, as_json: Json = False) -> None:
+    """Add a copy to a shard.
+
+    NUMBER must be higher than all numbers that the group has ever had. Start the copy on an empty directory with
+    --copies-join true, before or after this command: it takes the directory of another copy, then the latest entries,
+    and becomes a voter. Waits until it votes; an interrupted command loses nothing, and may be repeated.
+
+    \b
+    Examples:
+      duetime store members add 4 10.0.0.4:9821 --copies 1=10.0.0.1:9821
+    """
+    _run(copies, lambda operator: operator.add(number, address, 0, _tell), as_json=as_json)
+
+
+@app.command()
+def remove(number: Number, copies: Copies, as_json: Json = False) -> None:
+    """Remove a copy from a shard. Its process ends, and its number is not used again.
+
+    Rejected for the copy that leads, and if the remaining copies that answer are no majority.
+
+    \b
+    Examples:
+      duetime store members remove 4 --copies 1=10.0.0.1:9821
+    """
+    _run(copies, lambda operator: operator.remove(number), as_json=as_json)
+
+
+@app.command()
+def replace(
+    number: Annotated[int, typer.Argument(metavar="OLD", help="The copy that leaves.", min=1, max=65_535)],
+    new: Annotated[int, typer.Argument(metavar="NEW", help="The number of the new copy.", min=1, max=65_535)],
+    address: Address,
+    copies: Copies,
+    as_json: Json = False,
+) -> None:
+    """Replace a copy by a new one.
+
+    As `add`. The old copy may be lost; it leaves when the new one begins to vote.
+
+    \b
+    Examples:
+      duetime store members replace 3 4 10.0.0.4:9821 --copies 1=10.0.0.1:9821
+    """
+    _run(copies, lambda operator: operator.add(new, address, number, _tell), as_json=as_json)
 
 
 def group_object(group: Group) -> dict[str, Any]:

@@ -7,6 +7,7 @@ shard with copies needs a majority of them, so several of its groups may be unde
 """
 
 import asyncio
+from collections.abc import Sequence
 from typing import Protocol
 
 from duetime_store.copies.entries import Entry
@@ -19,11 +20,16 @@ class Committer(Protocol):
     # Whether places of records may be promised (promises.py).
     keeps_promises: bool
 
-    def write(self, group: FlushBatch) -> "tuple[Entry, asyncio.Future[None]] | None":
+    @property
+    def wants_entry(self) -> bool:
+        """Whether `write` is to be called soon, if need be with an empty group."""
+        ...
+
+    def write(self, group: FlushBatch) -> "tuple[Sequence[Entry], asyncio.Future[None]] | None":
         """Called before `propose`, with the group that follows the last one in the log. None: the flusher writes it.
 
-        Otherwise the committer does, and closes it with a record of its own. Returns the entry of both, and a future
-        that is done when it is flushed.
+        Otherwise the committer does, and closes it with a record of its own; more records of its own may follow.
+        Returns their entries, and a future that is done when all are flushed.
 
         Raises:
             NotLeader: nothing is written, and nothing ever will be by this process.
@@ -44,6 +50,7 @@ class Alone:
     """The committer of a shard with one copy: a flushed group is committed."""
 
     keeps_promises = True
+    wants_entry = False
 
     def write(self, group: FlushBatch) -> None:
         """See Committer."""

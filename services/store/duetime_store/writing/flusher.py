@@ -17,7 +17,7 @@ are written, up to UNCOMMITTED_MAX.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from typing import TypeVar
@@ -123,7 +123,7 @@ class Flusher:
             while True:
                 await self._staged.wait()
                 self._staged.clear()
-                while (batch := self._store.take()) is not None:
+                while (batch := self._store.take(is_wanted=self._committer.wants_entry)) is not None:
                     await self._flush(batch)
                     while len(self._proposed) >= UNCOMMITTED_MAX and not self._store.read_only_reason:
                         self._has_room.clear()
@@ -223,12 +223,15 @@ class Flusher:
         if trouble is not None:
             await self.units_late(trouble)
 
-    async def _closed(self, batch: FlushBatch, entry: Entry, flushed: "asyncio.Future[None]") -> list[Segment]:
-        """Waits for the flush of a batch that the committer writes and closes with its mark."""
+    async def _closed(
+        self, batch: FlushBatch, entries: Sequence[Entry], flushed: "asyncio.Future[None]"
+    ) -> list[Segment]:
+        """Waits for the flush of a batch that the committer writes and closes with its marks."""
         store, gate = self._store, self._store.gate
         # Nothing was staged since the batch was taken.
-        batch.close(store.queues.get_bytes(RAFT_TOPIC.encode(), 0), entry)
-        store.staged_end = entry.end
+        for entry in entries:
+            batch.close(store.queues.get_bytes(RAFT_TOPIC.encode(), 0), entry)
+        store.staged_end = batch.end
         gate.begin()
         try:
             await flushed

@@ -8,7 +8,6 @@ import numpy as np
 from duetime_core.errors import DueTimeError, InvalidArgument, Violation
 from duetime_format.columns import Ints
 from duetime_format.keys import NO_ROWS
-from duetime_format.marks import MARK_BYTES
 from duetime_format.placing import PlacedRecords
 from duetime_format.units import UNIT, Mask, Units
 
@@ -147,12 +146,12 @@ class FlushBatch:
         self.count += intake.count
 
     def close(self, raft: ConsumeQueue, entry: Entry) -> None:
-        """Takes note of the mark that closes it in a log with copies. `raft`: the queue of marks."""
+        """Takes note of a mark that closes it in a log with copies. `raft`: the queue of marks."""
         assert raft.next_offset == entry.index - 1, "the queue of marks has one unit for each entry"
         raft.next_offset += 1
-        raft.staged += UNIT.pack(entry.end - MARK_BYTES, MARK_BYTES, 0)
-        self.queues[raft] = 1
-        self.end = entry.end
+        raft.staged += UNIT.pack(entry.end - entry.mark_bytes, entry.mark_bytes, 0)
+        self.queues[raft] = self.queues.get(raft, 0) + 1
+        self.end, self.stored_at_ms = entry.end, max(self.stored_at_ms, entry.stored_at_ms)
         self.keys.append((entry.end, NO_ROWS))
 
     @property
@@ -169,7 +168,7 @@ class FlushBatch:
     @property
     def is_promised(self) -> bool:
         """Whether durable plans decide all of its places: readers may then see it before it is durable."""
-        return self.promised_count == self.count and all(promise.is_durable for promise in self.promises)
+        return 0 < self.promised_count == self.count and all(promise.is_durable for promise in self.promises)
 
     def publish_units(self) -> OSError | None:
         """Makes its records visible in their queues. Returns the error that kept units from being written."""

@@ -397,13 +397,13 @@ class Store:
         """Done at the next publish, when published records become durable, and when all writing ends."""
         return waiter(self._publish_waiters)
 
-    def take(self) -> FlushBatch | None:
-        """The staged batch, for the flusher to make durable; None: nothing is staged."""
+    def take(self, *, is_wanted: bool = False) -> FlushBatch | None:
+        """The staged batch, for the flusher to make durable; None: nothing is staged, and no empty one `is_wanted`."""
         if self.read_only_reason:
             return None
         if self.journal.waiters or (self.journal.entries and self._staged.count):
             self.stage_events()
-        if not self._staged.count:
+        if not self._staged.count and not is_wanted:
             return None
         batch, self._staged = self._staged, FlushBatch()
         self._taken.append(batch)
