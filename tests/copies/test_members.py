@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import shutil
 import sys
 from asyncio.subprocess import PIPE
@@ -33,7 +34,8 @@ async def trio(tmp_path: Path) -> AsyncIterator[Trio]:
 async def command(trio: Trio, *words: str) -> tuple[int, str]:
     """Exit code and output of `duetime store members`."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "duetime", "store", "members", *words, "--copies", trio.copies),
+        *(sys.executable, "-m", "duetime", "store", "members", *words),
+        env={**os.environ, "DUETIME_STORE_COPIES": trio.copies},
         stdout=PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
@@ -150,12 +152,18 @@ async def test_changes_that_would_end_a_group_are_refused(trio: Trio) -> None:
         ("add", "4", trio.address_of(one)): f"copy {one} has the address",
         ("replace", str(leader), "4", "127.0.0.1:1"): f"copy {leader} leads: transfer leadership",
         ("replace", "9", "10", "127.0.0.1:1"): "the group has no copy 9",
+        ("replace", "9", str(one), trio.address_of(one)): "the group has no copy 9",
+        ("replace", str(one), str(one), trio.address_of(one)): f"does not replace copy {one}: give a number",
+        ("replace", str(one), str(two), trio.address_of(two)): f"does not replace copy {one}: remove copy {one}",
+        ("add", "4", "127.0.0.1"): "'127.0.0.1' is not HOST:PORT",
         ("remove", str(leader)): f"copy {leader} leads: transfer leadership",
         ("remove", "9"): "the group has no copy 9",
     }
     for words, text in refusals.items():
         code, output = await command(trio, *words)
         assert (code, text in output) == (1, True), output
+    code, output = await command(trio, "list", "--copies", f"{leader}=127.0.0.1:{trio.ports[leader]}")
+    assert (code, "is not a copy's port for the others" in output) == (1, True), output
     await trio.kill(one)
     operator = Operator(parse_stores(trio.copies), NO_CREDENTIALS)
     async with asyncio.timeout(DEADLINE_S):

@@ -102,10 +102,13 @@ async def test_copy_leaves_a_group_whose_majority_is_lost(tmp_path: Path) -> Non
 async def test_other_directories_are_refused(tmp_path: Path) -> None:
     root = tmp_path / "store"
 
-    def refused(text: str, *, is_new_group: bool = False) -> None:
+    def refused(text: str, *, address: str = "127.0.0.1:1", is_new_group: bool = False) -> None:
         with pytest.raises(DueTimeError, match=text):
-            replicate(root, 77, 1, "127.0.0.1:1", is_new_group=is_new_group)
+            replicate(root, 77, 1, address, is_new_group=is_new_group)
 
+    refused("is not a directory")
+    assert not root.exists()
+    root.mkdir()
     refused("has no log")
     async with running(root) as alone:
         await alone.put(sent("first"))
@@ -113,6 +116,7 @@ async def test_other_directories_are_refused(tmp_path: Path) -> None:
     refused("no copy of a group: leave out", is_new_group=True)
     (root / "abort").touch()
     refused("was not stopped in good order")
+    refused("'9821' is not HOST:PORT", address="9821")
     assert not (root / FILE).exists()
     (root / "abort").unlink()
     StateFile(Disk(), root, RaftState(77, 2, Roster((1, 2, 3)))).close()

@@ -64,8 +64,9 @@ class MembersServicer(object):
         """Adds a copy, which takes the log as a learner and becomes a voter once it has it; DescribeMembers shows that. With
         `replaces`, that member leaves then. Does nothing if it is done or under way. UNAVAILABLE NOT_LEADER:
         as above. UNAVAILABLE COPY_CHANGING: another change of members is under way. FAILED_PRECONDITION COPY_REFUSED: the
-        number, or a higher one, was a member's before; another member has the address; the replaced member leads. NOT_FOUND
-        COPY_UNKNOWN: the group has no member to be replaced.
+        number, or a higher one, was a member's before; another member has the address, or it is none; the replaced member
+        leads; the copy is a member that does not replace that one. NOT_FOUND COPY_UNKNOWN: the group has no member to be
+        replaced.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

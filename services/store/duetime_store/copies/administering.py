@@ -12,7 +12,7 @@ from duetime_store.copies.copy import BEHIND_MAX
 from duetime_store.copies.directories import Progress
 from duetime_store.copies.links import Identity
 from duetime_store.copies.member import Member
-from duetime_store.copies.roster import Newcomer, Roster
+from duetime_store.copies.roster import Newcomer, Roster, check_address
 from duetime_store.copies.statefile import RaftState
 
 log = structlog.get_logger()
@@ -113,7 +113,9 @@ class MembersService(members_pb2_grpc.MembersServicer):
         self._check(request.group)
         member, roster, number = self._member, self._member.roster, request.number
         if number in roster.numbers and member.address_of(number) == request.address:
+            _check_replaces(roster, number, request.replaces)
             return members_pb2.AddMemberResponse()
+        check_address(request.address)
         if not roster.highest < number <= NUMBER_MAX:
             raise _refused(f"copy {number} cannot be added: the next number is {roster.highest + 1}")
         others = sorted(roster.numbers - {request.replaces})
@@ -165,6 +167,16 @@ def _check_known(roster: Roster, number: int) -> None:
     if number not in roster.numbers:
         text = f"the group has no copy {number}: its copies are {sorted(roster.numbers)}"
         raise NotFound(text, reason="COPY_UNKNOWN")
+
+
+def _check_replaces(roster: Roster, number: int, replaces: int) -> None:
+    """Raises: NotFound, FailedPrecondition: a member was added, but not to replace the other one; 0: none."""
+    if roster.is_removed(replaces):
+        return
+    _check_known(roster, replaces)
+    if roster.replaces.get(number) != replaces:
+        way = "give a number that is new" if number == replaces else f"remove copy {replaces}"
+        raise _refused(f"copy {number} is a member already, and does not replace copy {replaces}: {way}")
 
 
 def _refused(text: str) -> FailedPrecondition:

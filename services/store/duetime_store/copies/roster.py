@@ -6,12 +6,23 @@ Numbers only rise. A removed number is never given again: another directory has 
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from duetime_core.errors import FailedPrecondition
+
 if TYPE_CHECKING:
     from duetime_raft import Members
+
+_ADDRESS = re.compile(r"[^\s,=|]+:[0-9]{1,5}")
+
+
+def check_address(address: str) -> None:
+    """Raises: FailedPrecondition: the setting `copies` cannot have this address of a copy."""
+    if not _ADDRESS.fullmatch(address):
+        raise FailedPrecondition(f"{address!r} is not HOST:PORT", reason="COPY_REFUSED")
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,9 @@ class Operator:
             try:
                 return await make(members_pb2_grpc.MembersStub(channel))  # type: ignore[no-untyped-call]
             except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                    text = f"{address} is not a copy's port for the others"
+                    raise Unavailable(text, reason="COPY_UNAVAILABLE") from error
                 raise translate(error, f"copy {number} at {address}", "COPY_UNAVAILABLE") from error
 
     async def describe(self) -> Group:
@@ -133,10 +136,11 @@ class Operator:
         told_ms = self._clock.monotonic_ms()
         while True:
             group = await self.leader()
+            # Also for a member: the leader knows whether it replaces that one.
+            await self._ask(group, partial(_add, group, number, address, replaces))
             found = _member(group, number)
-            if found is None or found.address != address:
-                await self._ask(group, partial(_add, group, number, address, replaces))
-            elif found.role == members_pb2.COPY_ROLE_VOTER and _member(group, replaces) is None:
+            is_there = found is not None and found.address == address and found.role == members_pb2.COPY_ROLE_VOTER
+            if is_there and _member(group, replaces) is None:
                 return group
             if self._clock.monotonic_ms() - told_ms >= _NEWS_MS:
                 tell(await self._news(group, number, address))

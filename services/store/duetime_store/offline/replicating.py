@@ -16,7 +16,7 @@ from duetime_shard.batches import scan_whole
 from duetime_shard.walk import SegmentBlank, item_end
 
 from duetime_store.copies.entries import Entry, made
-from duetime_store.copies.roster import Roster
+from duetime_store.copies.roster import Roster, check_address
 from duetime_store.copies.scanning import View, scan
 from duetime_store.copies.statefile import FILE, RaftState, StateFile, has_state
 from duetime_store.copies.writes import Writer
@@ -45,8 +45,12 @@ def replicate(root: Path, group: int, number: int, address: str, *, is_new_group
     `is_new_group`: the directory is a copy of another group.
 
     Raises:
-        DueTimeError: it is in use, was not stopped in good order, is damaged or empty, or a copy already.
+        DueTimeError: it is absent, in use, was not stopped in good order, is damaged or empty, or a copy already; the
+            address is none.
     """
+    check_address(address)
+    if not root.is_dir():
+        raise FailedPrecondition(f"{root} is not a directory")
     directory = StoreDirectory(root)
     try:
         member = RaftState(group, number, Roster.founding({number: address}), term=1)
