@@ -112,8 +112,11 @@ def test_rejected_lines_do_not_affect_the_others(
         *(json.dumps(good | {"name": "x"} | one) for one in ({"every_ms": "1s"}, {"at": ["noon"]}, {"tag": "t"})),
         *(
             json.dumps(good | {"name": "x"} | one)
-            for one in ({"cron": "@daily"}, {"every_ms": 1}, {"every_ms": 10**30})
+            for one in ({"cron": "@daily"}, {"every_ms": 1}, {"every_ms": 0}, {"every_ms": 10**30}, {"body": "x"})
         ),
+        *(json.dumps(good | {"name": "\ud800"} | one) for one in ({}, {"tags": "\ud800"})),
+        *(json.dumps({"name": "x", "topic": topic, "cron": "@daily"} | {one: "\ud800"}) for one in ("cron", "zone")),
+        r'{"\ud800": 1}',
     ]
     lines = "\n".join([json.dumps(good), *wrong, json.dumps(good | {"name": "last"})]).encode()
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines)))
@@ -122,20 +125,22 @@ def test_rejected_lines_do_not_affect_the_others(
     errors = {one["line"]: one["error"]["violations"][0]["field"] for one in found if "error" in one}
     assert list(errors.values()) == [
         *["line", "line", "topic", "name", "every_ms", "at", "tag"],
-        *["every, at or cron", "schedule.every.every_ms", "every_ms"],
+        *["every, at or cron", "schedule.every.every_ms", "schedule.every.every_ms", "every_ms", "body_base64"],
+        *["line"] * 5,
     ]
-    assert list(errors) == [*range(2, 12)]
+    assert list(errors) == [*range(2, 19)]
     assert [one["name"] for one in found if "error" not in one] == ["good", "last"]
     assert objects(done(capsys, "show", "good", "--topic", topic, "--json"))[0]["body_base64"] == "/w=="
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines)))
     assert run(["schedules", "import", "-"]) == 1
     shown = capsys.readouterr()
-    assert "line 2: line: is no JSON" in shown.err
-    assert "10 rejected" in shown.out
+    assert "line 2: line: is no JSON in UTF-8" in shown.err
+    assert "17 rejected" in shown.out
 
 
 def test_a_paused_occurrence_has_no_due_time(tap: Gateway, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
-    (one,) = objects(done(capsys, "create", "still", "--topic", topic, "--every", "1d", "--paused", "--json"))
+    still = ["still", "--topic", topic, "--every", "1d", "--expires", "1h"]
+    (one,) = objects(done(capsys, "create", *still, "--paused", "--json"))
     done(capsys, "create", "other", "--topic", topic, "--every", "1d")
 
     def lines(*arguments: str) -> list[str]:
@@ -149,7 +154,7 @@ def test_a_paused_occurrence_has_no_due_time(tap: Gateway, topic: str, capsys: p
     assert [line.split()[:2] for line in paused] == [["paused", one["id"]]]
     assert [line.split()[0] for line in other] == ["due"]
     found = {tuple(each["keys"]): each for each in objects(lines("pending", "--topic", topic, "--json"))}
-    assert (found["still",]["paused"], found["still",]["due_at"]) == (True, None)
+    assert [found["still",][name] for name in ("paused", "due_at", "expires_at")] == [True, None, None]
     assert (found["other",]["paused"], found["other",]["due_at"] is None) == (False, False)
     assert any(line.startswith("pending, paused") for line in lines("find", topic, "still"))
     shown = "\n".join(lines("show", one["id"], "--topic", topic))

@@ -52,6 +52,7 @@ async def act(client: httpx.AsyncClient, topic: str, name: str, what: str, statu
 RULES: list[tuple[dict[str, Any], list[str], dict[str, Any]]] = [
     ({"every": "90s"}, ["2023-11-14T22:14:50.000Z", "2023-11-14T22:16:20.000Z"], {"start_at": START}),
     ({"every": "1h", "start_at": START_MS + 5_000}, ["2023-11-14T22:13:25.000Z", "2023-11-14T23:13:25.000Z"], {}),
+    ({"every": "1d", "start_at": 0}, ["2023-11-15T00:00:00.000Z", "2023-11-16T00:00:00.000Z"], {}),
     ({"at": ["2023-11-15T12:00:00+01:00"]}, ["2023-11-15T11:00:00.000Z"], {"at": ["2023-11-15T11:00:00.000Z"]}),
     (
         {"cron": "30 2 * * mon-fri", "zone": "Europe/Berlin", "missed": "all", "in_gap": "skip", "in_fold": "both"},

@@ -163,6 +163,13 @@ def test_a_rejected_one_of_many_does_not_affect_the_others(schedules: Schedules)
         schedules.delete("some", one.name)
 
 
+def test_an_interval_may_start_in_1970(schedules: Schedules) -> None:
+    start = datetime(1970, 1, 1, 6, tzinfo=UTC)
+    for begin in (start, start - timedelta(hours=6)):
+        first, second = schedules.preview("x", Message(TOPIC, b""), every="1d", start=begin, count=2)
+        assert (first.time(), second - first) == (begin.time(), timedelta(days=1))
+
+
 def test_wrong_arguments_are_refused(schedules: Schedules) -> None:
     with pytest.raises(InvalidArgument, match="every, at or cron"):
         schedules.put("x", Message(TOPIC, b""))
@@ -181,6 +188,9 @@ def test_wrong_arguments_are_refused(schedules: Schedules) -> None:
         schedules.put("x", Message(TOPIC, b""), every="1m", missed="never")  # type: ignore[typeddict-item]
     with pytest.raises(InvalidMessage, match="time zone"):
         schedules.put("x", Message(TOPIC, b""), at=[datetime(2100, 1, 1)])
+    for name, times in ("\ud800", {"every": "1m"}), (5, {"every": "1m"}), ("x", {"cron": "\ud800"}):
+        with pytest.raises(InvalidArgument, match="is no text"):
+            schedules.put(name, Message(TOPIC, b""), **times)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="every_ms"):
         schedules.put("x", Message(TOPIC, b""), every="1ms")
     with pytest.raises(InvalidArgument, match=r"schedule\.message\.keys"):

@@ -314,6 +314,18 @@ async def test_a_rescheduled_occurrence_moves_alone(shard: Shard) -> None:
     assert list(found.next_at_ms) == [first.next_at_ms[0] + MINUTE_MS]
 
 
+async def test_a_paused_occurrence_is_not_rescheduled(shard: Shard) -> None:
+    await put(shard)
+    paused = (await change(shard, PAUSE)).schedule
+    ref = pending_pb2.PendingRef(message_id=paused.message_id, topic="orders")
+    request = store_pb2.ReplaceRequest(
+        replacements=[store_pb2.Replacement(reschedule=pending_pb2.Reschedule(message=ref, delay_ms=5_000))]
+    )
+    (result,) = (await shard.stub.Replace(request, timeout=60)).results
+    assert (result.fault.code, result.fault.reason) == (9, "SCHEDULE_PAUSED")
+    assert (await change(shard, LOOK)).schedule == paused
+
+
 async def test_a_rescheduled_occurrence_keeps_the_limit_of_bodies(shard: Shard) -> None:
     first = (await put(shard)).schedule
     ref = pending_pb2.PendingRef(message_id=first.message_id, topic="orders")

@@ -290,7 +290,7 @@ class StoredMessageAnswer(BodyAnswer):
     stored_at: str | None
     due_at: str | None
     paused: bool = Field(description="the occurrence of a paused schedule: not delivered, without a due time")
-    expires_at: str | None = Field(description="time from which groups do not receive it; null: no limit")
+    expires_at: str | None = Field(description="time from which groups do not receive it; null: no limit, or paused")
     delay_level: int | None
     priority: int | None = Field(description="null: it has none")
     lite_topic: str | None = Field(description="null: it has none")

@@ -111,7 +111,9 @@ class ScheduleFields(BodyFields):
             name=name, message=message, missed=f"MISSED_POLICY_{self.missed.upper()}", paused=self.paused
         )
         if self.every is not None:
-            schedule.every.every_ms, schedule.every.start_at_ms = self.every, self.start_at or 0
+            # The contract has no start at 0; an interval later is another one of the same times.
+            start_at_ms = 0 if self.start_at is None else self.start_at or self.every
+            schedule.every.every_ms, schedule.every.start_at_ms = self.every, start_at_ms
         elif self.at is not None:
             schedule.at.at_ms.extend(self.at)
         else:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from duetime_format.faults import worded
 from duetime_format.printing import echo
+from duetime_format.texts import shown
 
 import duetime
 from duetime.cli.common import completed, equip
@@ -65,6 +66,9 @@ def run(arguments: list[str] | None = None) -> int:
     except InvalidArgument as error:
         print_error(error_text(error))
         return FAILED if error.from_server else WRONG_USAGE
+    except UnicodeEncodeError as error:
+        print_error(f"{shown(error.object)} can't be encoded in {error.encoding}: {error.reason}")
+        return WRONG_USAGE
     except OSError as error:
         print_error(of_file(error))
         return FAILED

@@ -95,8 +95,10 @@ def definition_of(line: bytes) -> ScheduleDefinition | InvalidArgument:
     """The definition of a schedule in the form of `schedule_object`, or its fault. Fields of its state are ignored."""
     try:
         found = json.loads(line)
+        # Half a pair of surrogates can be neither sent nor printed.
+        json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        return InvalidArgument.of("line", f"is no JSON: {error}")
+        return InvalidArgument.of("line", f"is no JSON in UTF-8: {error}")
     if not isinstance(found, dict):
         return InvalidArgument.of("line", "is no JSON object")
     given = {name: value for name, value in found.items() if value is not None and name not in _STATE}
@@ -110,6 +112,8 @@ def definition_of(line: bytes) -> ScheduleDefinition | InvalidArgument:
             return InvalidArgument.of(name, f"{shown(str(value))} is not such a value")
     if missing := [name for name in ("name", "topic") if name not in values]:
         return InvalidArgument.of(missing[0], "is missing")
+    if "body" in values and "body_base64" in values:
+        return InvalidArgument.of("body_base64", "is given beside body")
     return _definition(values)
 
 
@@ -121,7 +125,8 @@ def _definition(values: dict[str, Any]) -> ScheduleDefinition | InvalidArgument:
     times: dict[str, Any] = {
         names.get(name, name): values[name]
         for name in ("every_ms", "start_at", "at", "cron", "zone", "in_gap", "in_fold", "missed")
-        if values.get(name)
+        # The list has no times for the other kinds.
+        if name in values and values[name] != []
     }
     message = Message(values["topic"], body, **own)
     return ScheduleDefinition(values["name"], message, paused=values.get("paused", False), **times)

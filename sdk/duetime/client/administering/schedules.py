@@ -359,7 +359,8 @@ class AsyncSchedules(RepeatingClient):
 def _request(definition: ScheduleDefinition, create_only: bool) -> schedules_pb2.PutScheduleRequest:
     """Raises: as `times_fields`."""
     times, message = times_fields(definition.times), to_proto(definition.message)
-    schedule = schedules_pb2.Schedule(name=definition.name, message=message, paused=definition.paused, **times)
+    name, paused = _text("name", definition.name), definition.paused
+    schedule = schedules_pb2.Schedule(name=name, message=message, paused=paused, **times)
     return schedules_pb2.PutScheduleRequest(schedule=schedule, create_only=create_only)
 
 
@@ -410,18 +411,29 @@ def times_fields(times: ScheduleTimes) -> dict[str, Any]:
                 raise InvalidArgument.of(name, f"{value!r} is for `{kind}`, and the schedule has `{given[0]}`")
     fields: dict[str, Any] = {"missed": _choice(_MISSED, "missed", times.get("missed", "one"))}
     if (every := times.get("every")) is not None:
-        start_at_ms = due_ms(times["start"], "start") if times.get("start") else 0
-        fields["every"] = schedules_pb2.IntervalTimes(every_ms=milliseconds(every, "every"), start_at_ms=start_at_ms)
+        every_ms, start = milliseconds(every, "every"), times.get("start")
+        # The contract has no start at 0; an interval later is another one of the same times.
+        start_at_ms = 0 if start is None else due_ms(start, "start") or every_ms
+        fields["every"] = schedules_pb2.IntervalTimes(every_ms=every_ms, start_at_ms=start_at_ms)
     elif (at := times.get("at")) is not None:
         fields["at"] = schedules_pb2.ListedTimes(at_ms=[due_ms(one, "at") for one in at])
     else:
         fields["cron"] = schedules_pb2.CronRule(
-            expression=times.get("cron", ""),
-            zone=times.get("zone", ""),
+            expression=_text("cron", times.get("cron", "")),
+            zone=_text("zone", times.get("zone", "")),
             in_gap=_choice(_GAPS, "in_gap", times.get("in_gap", "end")),
             in_fold=_choice(_FOLDS, "in_fold", times.get("in_fold", "first")),
         )
     return fields
+
+
+def _text(field: str, value: Any) -> str:
+    """The value. Raises: InvalidArgument: it is no text that UTF-8 can encode."""
+    try:
+        str.encode(value)
+    except (TypeError, UnicodeEncodeError) as error:
+        raise InvalidArgument.of(field, f"{value!r} is no text: {error}") from error
+    return str(value)
 
 
 def _choice(words: Mapping[str, Any], field: str, word: str) -> Any:

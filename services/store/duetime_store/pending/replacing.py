@@ -19,6 +19,7 @@ from duetime_core.errors import (
     AlreadyExists,
     DataLoss,
     DueTimeError,
+    FailedPrecondition,
     IdReused,
     InvalidArgument,
     MessageEnded,
@@ -228,7 +229,11 @@ class MessageReplacer:
         known = self.read(lane, entry)
         if job.request_id and request_of(known.properties) == job.request_id:
             return _again(lane.number, entry, self._due_at_ms(lane.number, entry), job.asked)
-        if job.body is not None and len(job.body) > SCHEDULE_BODY_BYTES_MAX and pending_schedule(known.properties):
+        schedule = pending_schedule(known.properties)
+        if schedule is not None and schedule.paused:
+            text = f"schedule {shown(schedule.name)} is paused, and delivers nothing until it is resumed"
+            raise FailedPrecondition(text, reason="SCHEDULE_PAUSED")
+        if job.body is not None and len(job.body) > SCHEDULE_BODY_BYTES_MAX and schedule is not None:
             text = f"{len(job.body)} bytes exceed the limit of a schedule, {SCHEDULE_BODY_BYTES_MAX}"
             raise InvalidArgument([Violation("reschedule.body", text)])
         found = known if job.body is None else with_body(known, job.body)

@@ -80,5 +80,5 @@ def planned_ms(properties: bytes) -> int:
 
 def set_due(message: message_pb2.StoredMessage, properties: Mapping[str, str], due_at_ms: int) -> None:
     """Completes the message of a lane's entry, which knows its due time."""
-    message.due_at_ms, message.expires_at_ms = due_at_ms, expiry.of(properties, due_at_ms)
-    message.paused = has_pause(properties.get(record.SCHEDULE, ""))
+    message.due_at_ms, message.paused = due_at_ms, has_pause(properties.get(record.SCHEDULE, ""))
+    message.expires_at_ms = 0 if message.paused else expiry.of(properties, due_at_ms)
