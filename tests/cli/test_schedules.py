@@ -135,7 +135,7 @@ def test_rejected_lines_do_not_affect_the_others(
     assert run(["schedules", "import", "-"]) == 1
     shown = capsys.readouterr()
     assert "line 2: line: is no JSON in UTF-8" in shown.err
-    assert "17 rejected" in shown.out
+    assert "17 failed" in shown.out
 
 
 def test_a_paused_occurrence_has_no_due_time(tap: Gateway, topic: str, capsys: pytest.CaptureFixture[str]) -> None:

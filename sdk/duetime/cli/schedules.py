@@ -228,8 +228,8 @@ async def _import(server: str | None, source: BodySource, *, create_only: bool, 
                 line += len(group)
                 progress.update(task, advance=sum(map(len, group)) + len(group), sent=f"{put:,} put")
     if not as_json:
-        rejected = f", {failed:,} rejected" if failed else ""
-        echo(f"put {put:,} schedules in {time.monotonic() - began:.1f} s{rejected}")
+        others = f", {failed:,} failed" if failed else ""
+        echo(f"put {put:,} schedules in {time.monotonic() - began:.1f} s{others}")
     return failed
 
 
