@@ -5,7 +5,7 @@
 # as a whole one. At an interval of 1 s a delay of 1.9 s ends at the next tick, after 0 to 1 s, and one of 3 s after 2 to
 # 3 s. `collection.Cache` drops its entries by such a wheel of 1 s.
 #
-# Consequence: a lock, a lease or a retry timed by the wheel ends early, the shorter the earlier.
+# Consequence: a lease or a pause of a few intervals, timed by the wheel, loses a large part of its length.
 # Remedy: a delay longer by two intervals, or a finer interval.
 #
 # Output: 1.10.3
