@@ -9,6 +9,8 @@ from importlib.util import find_spec
 from types import ModuleType
 
 ENABLED = os.environ.get("DUETIME_COMPILED", "1") != "0"
+# The interface of each optional wheel in Rust (native/README.md) that this version uses.
+INTERFACES = {"duetime_front": 1, "duetime_raft": 2, "duetime_wire": 1}
 # Full names of the twins loaded by this process.
 in_use: list[str] = []
 
@@ -27,3 +29,10 @@ def twin(name: str) -> ModuleType | None:
     if name not in in_use:
         in_use.append(name)
     return module
+
+
+def check_fits(wheel: ModuleType) -> None:
+    """Raises: ImportError: the optional wheel was built for another version; the versions of packages may be equal."""
+    has, needed = getattr(wheel, "INTERFACE", 0), INTERFACES[wheel.__name__]
+    if has != needed:
+        raise ImportError(f"{wheel.__name__} has interface {has}, and {needed} is needed: build it again")

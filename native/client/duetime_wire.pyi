@@ -10,6 +10,8 @@ once have connections of their own; one is kept. A forked child opens its own.
 
 from collections.abc import Sequence
 
+INTERFACE: int
+
 class Failed(Exception):
     """A call failed: gRPC's code, the text, and pairs of a name and a text, or bytes if the name ends in `-bin`."""
 

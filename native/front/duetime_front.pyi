@@ -12,6 +12,8 @@ nothing.
 from collections.abc import Callable, Sequence
 from typing import Any
 
+INTERFACE: int
+
 class Front:
     """A server with any number of ports. Thread-safe."""
 

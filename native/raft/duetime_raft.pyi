@@ -18,6 +18,8 @@ The order of a step:
 from collections.abc import Sequence
 from typing import Literal, TypeAlias, TypedDict
 
+INTERFACE: int
+
 # Index, term, kind (0: the caller's, or Raft's own without data; 1: a change of members), data.
 Entry: TypeAlias = tuple[int, int, int, bytes]
 

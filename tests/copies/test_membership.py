@@ -146,8 +146,6 @@ async def test_node_of_a_refused_copy_ends_in_order(tmp_path: Path) -> None:
 
 async def test_missing_wheel_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "duetime_raft", None)
-    for name in [name for name in sys.modules if name.startswith("duetime_store.copies.")]:
-        monkeypatch.delitem(sys.modules, name)
     node = StoreNode(settings_of(tmp_path, metrics_port=-1), FakeClock())
     try:
         with pytest.raises(StartupError, match="copies need the optional wheel duetime_raft"):

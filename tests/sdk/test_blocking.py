@@ -405,7 +405,9 @@ def test_an_unknown_host_is_reported(client: str) -> None:
         producer.send("orders", b"x")
 
 
-@pytest.mark.parametrize(("value", "text"), [("rust", "neither grpcio nor compiled"), (COMPILED, "not installed")])
+@pytest.mark.parametrize(
+    ("value", "text"), [("rust", "neither grpcio nor compiled"), (COMPILED, "requires the package duetime-wire")]
+)
 def test_an_unusable_switch_is_reported_at_once(monkeypatch: pytest.MonkeyPatch, value: str, text: str) -> None:
     monkeypatch.setenv(VARIABLE, value)
     monkeypatch.setitem(sys.modules, "duetime_wire", None)

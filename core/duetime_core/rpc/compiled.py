@@ -17,6 +17,7 @@ from typing import Any, Final
 import grpc
 import structlog
 from duetime.tls import Pems
+from duetime_format.compiled import check_fits
 from duetime_format.limits import GRPC_MESSAGE_BYTES_MAX
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -201,11 +202,13 @@ class CompiledFront(Collector):
         metadata_bytes_max: int,
         registry: CollectorRegistry | None = None,
     ) -> None:
-        """Raises: StartupError: the package is not installed."""
+        """Raises: StartupError: the package is not installed, or does not fit."""
         try:
             import duetime_front
+
+            check_fits(duetime_front)
         except ImportError as error:
-            raise StartupError("front=compiled requires the package duetime-front, which is not installed") from error
+            raise StartupError(f"front=compiled requires the package duetime-front: {error}") from error
         self.native = duetime_front.Front(
             connections_max=connections_max,
             streams_max=streams_max,

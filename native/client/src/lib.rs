@@ -139,6 +139,8 @@ fn failed(py: Python<'_>, failure: Failure) -> PyErr {
 
 #[pymodule]
 fn duetime_wire(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    // Raised by changes that older callers do not fit, as in duetime_format/compiled.py.
+    module.add("INTERFACE", 1)?;
     module.add("Failed", module.py().get_type::<Failed>())?;
     module.add_class::<Channel>()
 }

@@ -280,5 +280,7 @@ fn peer_of(py: Python<'_>, peer: &Peer) -> PyResult<Py<PyAny>> {
 
 #[pymodule]
 fn duetime_front(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    // Raised by changes that older callers do not fit, as in duetime_format/compiled.py.
+    module.add("INTERFACE", 1)?;
     module.add_class::<Front>()
 }

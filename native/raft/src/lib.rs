@@ -430,6 +430,8 @@ impl Node {
 
 #[pymodule]
 fn duetime_raft(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    // Raised by changes that older callers do not fit, as in duetime_format/compiled.py.
+    module.add("INTERFACE", 2)?;
     module.add_class::<Node>()?;
     module.add_function(wrap_pyfunction!(entries, module)?)?;
     module.add_function(wrap_pyfunction!(context, module)?)?;

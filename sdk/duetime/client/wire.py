@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
+from duetime_format.compiled import check_fits
 from duetime_format.limits import GRPC_MESSAGE_BYTES_MAX
 
 from duetime.client.errors import InvalidArgument
@@ -30,10 +31,11 @@ def is_compiled() -> bool:
         raise InvalidArgument.of(VARIABLE, f"{choice!r} is neither {GRPCIO} nor {COMPILED}")
     if choice == COMPILED:
         try:
-            import duetime_wire  # noqa: F401
-        except ImportError:
-            description = "compiled requires the package duetime-wire, which is not installed"
-            raise InvalidArgument.of(VARIABLE, description) from None
+            import duetime_wire
+
+            check_fits(duetime_wire)
+        except ImportError as error:
+            raise InvalidArgument.of(VARIABLE, f"compiled requires the package duetime-wire: {error}") from None
     return choice == COMPILED
 
 

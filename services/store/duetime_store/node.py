@@ -13,6 +13,7 @@ from duetime_core.rpc.border import BorderParts
 from duetime_core.rpc.listening import NO_PORT
 from duetime_core.rpc.probes import NodeCondition
 from duetime_core.rpc.serving import Server
+from duetime_format.compiled import check_fits
 from duetime_format.record import host_bytes
 from prometheus_client import CollectorRegistry
 
@@ -392,13 +393,15 @@ def _ended(group: BaseExceptionGroup[Any]) -> BaseException:
 
 
 def make_membership(settings: StoreSettings, clock: Clock, registry: CollectorRegistry) -> "Membership":
-    """Raises: StartupError: the wheel with Raft's core is missing."""
+    """Raises: StartupError: the wheel with Raft's core is missing, or does not fit."""
     try:
-        from duetime_store.copies.membership import Membership
-    except ModuleNotFoundError as error:
-        if error.name != "duetime_raft":
-            raise
-        raise StartupError("copies need the optional wheel duetime_raft: `make native` builds it") from error
+        import duetime_raft
+
+        check_fits(duetime_raft)
+    except ImportError as error:
+        raise StartupError(f"copies need the optional wheel duetime_raft of `make native`: {error}") from error
+    from duetime_store.copies.membership import Membership
+
     return Membership(settings, clock, registry)
 
 
