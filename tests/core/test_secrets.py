@@ -153,5 +153,6 @@ def test_servers_and_channels_are_made_in_one_place_each() -> None:
     assert made["aio.server("] == ["fronts.py"]
     assert made["_port(address"] == ["fronts.py"]
     assert "grpc.server(" not in made
-    # One of the cluster's processes, one of the SDK; those that follow certificates are the same for both.
-    assert made["insecure_channel("] == ["channels.py", "connection.py"]
+    # One of the cluster's processes, one that connects to nothing, one of the SDK; those that follow certificates are
+    # the same for all.
+    assert made["insecure_channel("] == ["channels.py", "failover.py", "connection.py"]
