@@ -228,7 +228,7 @@ def _run(copies: str, act: Callable[[Operator], Awaitable[Group]], *, as_json: b
 
 @app.command("list")
 def list_members(copies: Copies, as_json: Json = False) -> None:
-    """Show the leader of copies, their roles, entries and clocks.
+    """Show the copies of a shard, and which one leads.
 
     The leader answers, or else a copy that knows neither the entries of the others nor whether they answer. `behind` is
     the number of entries that are not known to be on a copy's disk; `ahead ms`, how far its clock is ahead of that of
