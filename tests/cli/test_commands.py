@@ -449,7 +449,6 @@ def test_an_error_of_the_server_is_one_line_and_exit_code_1(
         ["find", "--id", "ID", "--from", "2026-01-01"],
         ["topics", "create"],
         ["up", "--port", "65536"],
-        ["schedules", "show", "\udcff", "--topic", "orders"],
         ["topics", "describe", "\udcff"],
     ],
 )
