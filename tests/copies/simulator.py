@@ -304,7 +304,17 @@ class Machine:
         # Two later entries are on this disk, the next one is committed: no peer has the mark of an overruled entry.
         committed = self.group.truth.places[: max(max(self.durable, default=0) - 2, 0)]
         pairs = pairwise(committed)
-        places = [one for at, (one, two) in enumerate(pairs, 2) if self.durable.get(at) == two.term]
+        # A removed machine takes its disk along: another member must have the entry.
+        copies = [each.copy for each in self.group.machines.values() if each.copy is not None]
+        roster = max(copies, key=lambda copy: copy.node.status()["applied"]).roster
+        others = [
+            each.durable for number, each in self.group.machines.items() if number in roster.numbers - {self.number}
+        ]
+        places = [
+            one
+            for at, (one, two) in enumerate(pairs, 2)
+            if self.durable.get(at) == two.term and any(durable.get(at) == two.term for durable in others)
+        ]
         # A start checks the entries after those of a taken directory.
         places = [place for place in places if place.position >= self.file.state.position]
         if not places:
