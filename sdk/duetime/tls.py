@@ -13,9 +13,11 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import grpc
+
+from duetime.channels import ForwardingChannel
 
 LOOK_S = 1.0
 
@@ -123,7 +125,7 @@ def credentials_of(pems: Pems) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(pems.ca, pems.key, pems.cert)
 
 
-class FollowingChannel(grpc.aio.Channel):
+class FollowingChannel(ForwardingChannel):
     """A channel whose calls start on a connection made of the current files."""
 
     def __init__(
@@ -179,18 +181,6 @@ class FollowingChannel(grpc.aio.Channel):
             self._ends.add(end)
             end.add_done_callback(self._ends.discard)
 
-    def unary_unary(self, *arguments: Any, **options: Any) -> Any:
-        return self._method("unary_unary", arguments, options)
-
-    def unary_stream(self, *arguments: Any, **options: Any) -> Any:
-        return self._method("unary_stream", arguments, options)
-
-    def stream_unary(self, *arguments: Any, **options: Any) -> Any:
-        return self._method("stream_unary", arguments, options)
-
-    def stream_stream(self, *arguments: Any, **options: Any) -> Any:
-        return self._method("stream_stream", arguments, options)
-
     def _method(self, kind: str, arguments: Any, options: Any) -> Any:
         """A factory for calls of one method, on the current channel."""
         of, method = self._channel, getattr(self._channel, kind)(*arguments, **options)
@@ -209,12 +199,6 @@ class FollowingChannel(grpc.aio.Channel):
         channels = (*self._replaced, self._channel)
         self._replaced.clear()
         await asyncio.gather(*(channel.close(grace) for channel in channels), *self._ends)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
         return self._current().get_state(try_to_connect)

@@ -9,9 +9,10 @@ Each channel checks the certificate for the host of its own address; gRPC's own 
 import asyncio
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import Any, Self
+from typing import Any
 
 import grpc
+from duetime.channels import ForwardingChannel
 
 READY, FAILED = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE
 KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
@@ -19,7 +20,7 @@ KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 _methods: ContextVar[Sequence[Any]] = ContextVar("_methods")
 
 
-class CopiesChannel(grpc.aio.Channel):
+class CopiesChannel(ForwardingChannel):
     """Calls the address that accepted the latest connection: a copy listens only while it leads.
 
     Without a connection, a call waits for one; it fails with UNAVAILABLE once all addresses have failed, or with
@@ -78,18 +79,6 @@ class CopiesChannel(grpc.aio.Channel):
         while not self._ready and (patient or any(state is not FAILED for state in self._states)):
             await self._changed.wait()
 
-    def unary_unary(self, *arguments: Any, **options: Any) -> Any:
-        return self._method("unary_unary", arguments, options)
-
-    def unary_stream(self, *arguments: Any, **options: Any) -> Any:
-        return self._method("unary_stream", arguments, options)
-
-    def stream_unary(self, *arguments: Any, **options: Any) -> Any:
-        return self._method("stream_unary", arguments, options)
-
-    def stream_stream(self, *arguments: Any, **options: Any) -> Any:
-        return self._method("stream_stream", arguments, options)
-
     def _method(self, kind: str, arguments: Any, options: Any) -> Any:
         methods = [getattr(channel, kind)(*arguments, **options) for channel in self._channels]
         waiting = getattr(self._waiting, kind)(*arguments, **options)
@@ -113,12 +102,6 @@ class CopiesChannel(grpc.aio.Channel):
             watch.cancel()
         await asyncio.gather(*self._watches, return_exceptions=True)
         await asyncio.gather(*(channel.close(grace) for channel in (self._waiting, *self._channels)))
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
         """READY, or the state of the first address; it is always connecting."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import structlog
 from duetime.v1 import members_pb2, members_pb2_grpc
-from duetime_core.errors import FailedPrecondition, NotFound, NotLeader, Unavailable
+from duetime_core.errors import FailedPrecondition, NotFound, Unavailable
 
 from duetime_store.copies.clock import GroupClock
 from duetime_store.copies.copy import BEHIND_MAX
@@ -90,10 +90,7 @@ class MembersService(members_pb2_grpc.MembersServicer):
     ) -> members_pb2.TransferLeadershipResponse:
         self._check(request.group)
         status, roster, to = self._member.status, self._member.roster, request.to
-        if to not in roster.numbers:
-            raise NotFound(
-                f"the group has no copy {to}: its copies are {sorted(roster.numbers)}", reason="COPY_UNKNOWN"
-            )
+        _check_known(roster, to)
         if to != self._own.number:
             match, _, is_heard = status["peers"].get(to, (0, "", False))
             if to not in roster.voters:
@@ -159,7 +156,7 @@ class MembersService(members_pb2_grpc.MembersServicer):
             text = f"this is a copy of group {self._own.group}, not of {group}"
             raise _refused(text)
         if not self._member.leads:
-            raise NotLeader(self._member.status["leader"], self._member.status["term"])
+            raise self._member.not_leader()
 
 
 def _check_known(roster: Roster, number: int) -> None:

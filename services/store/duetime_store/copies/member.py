@@ -133,11 +133,11 @@ class Member:
                 log.info("change of members proposed", changes=[*changes], index=copy.last.index)
         except (duetime_raft.NotLeader, duetime_raft.ProposalDropped) as error:
             self._dropped = True
-            raise NotLeader(self.status["leader"], self.status["term"]) from error
+            raise self.not_leader() from error
         entries = copy.after(first)
         if not entries:
             self._dropped = True
-            raise NotLeader(self.status["leader"], self.status["term"])
+            raise self.not_leader()
         loop = asyncio.get_running_loop()
         written, committed = loop.create_future(), loop.create_future()
         self._writing.append((entries[-1], written))
@@ -182,7 +182,7 @@ class Member:
         try:
             self._copy.transfer(to)
         except duetime_raft.NotLeader as error:
-            raise NotLeader(self.status["leader"], self.status["term"]) from error
+            raise self.not_leader() from error
         self._work()
 
     def change(self, changes: Sequence[tuple[int, Role]], newcomer: Newcomer | None = None) -> bool:
@@ -236,6 +236,10 @@ class Member:
     @property
     def leads(self) -> bool:
         return self.status["role"] == "leader"
+
+    def not_leader(self) -> NotLeader:
+        """The error of a call that only the leader may serve."""
+        return NotLeader(self.status["leader"], self.status["term"])
 
     async def _tick(self, tick_ms: float) -> None:
         inspected_ms = self._clock.monotonic_ms()
@@ -332,7 +336,7 @@ class Member:
             raise RemovedCopy(status["id"])
         was_dropped = self._dropped and not status["transfer"]
         if self._term and (not self.leads or status["term"] != self._term or was_dropped):
-            error = NotLeader(status["leader"], status["term"])
+            error = self.not_leader()
             _done(self._unseated)
             self._fail(error)
             raise error

@@ -60,6 +60,17 @@ class RaftState:
         """The entry before the first one: it stands for the log up to there."""
         return Entry(self.index, self.entry_term, OWN, self.position, self.position, self.stored_at_ms)
 
+    def after(self, base: Entry) -> "RaftState":
+        """The state of a copy whose first entry follows this committed one."""
+        return replace(
+            self,
+            commit=base.index,
+            index=base.index,
+            entry_term=base.term,
+            position=base.end,
+            stored_at_ms=base.stored_at_ms,
+        )
+
 
 def _decode(slot: bytes) -> RaftState | None:
     try:
@@ -127,6 +138,11 @@ class StateFile:
         self._disk.write(self._fd, data, (state.serial - 1) % 2 * _SLOT_BYTES)
         self._disk.sync(self._fd)
         self.state = state
+
+    def write_both(self, state: RaftState) -> None:
+        """As `write`, in both slots: the damage of one does not bring back the state before."""
+        self.write(state)
+        self.write(state)
 
     def close(self) -> None:
         self._disk.close(self._fd)

@@ -107,31 +107,15 @@ def take(disk: Disk, root: Path, file: StateFile) -> Generator[Ask, Any, None]:
 
 
 def begin(file: StateFile) -> None:
-    """Marks the directory as incomplete, durably: in both slots, so that damage of one does not hide it. Blocking."""
-    for _ in range(2):
-        file.write(replace(file.state, is_taking=True))
+    """Marks the directory as incomplete, durably. Blocking."""
+    file.write_both(replace(file.state, is_taking=True))
 
 
 def finish(file: StateFile, point: Point) -> None:
     """Lets the copy begin after the point, durably. Its vote is kept. Blocking."""
-    state, entry = file.state, point.entry
+    state, entry = file.state.after(point.entry), point.entry
     term, vote = (state.term, state.vote) if state.term >= entry.term else (entry.term, 0)
-    for _ in range(2):
-        file.write(
-            replace(
-                state,
-                roster=point.roster,
-                term=term,
-                vote=vote,
-                commit=entry.index,
-                cut=NO_CUT,
-                index=entry.index,
-                entry_term=entry.term,
-                position=entry.end,
-                stored_at_ms=entry.stored_at_ms,
-                is_taking=False,
-            )
-        )
+    file.write_both(replace(state, roster=point.roster, term=term, vote=vote, cut=NO_CUT, is_taking=False))
 
 
 def _take_file(disk: Disk, root: Path, path: str, size: int, end: int) -> Generator[Ask, Any, bool]:

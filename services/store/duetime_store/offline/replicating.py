@@ -107,9 +107,7 @@ def _found_anew(directory: StoreDirectory, file: StateFile, member: RaftState) -
         point = _close(log, last, replace(member, term=max(state.term, last.term) + 1))
     finally:
         log.close()
-    # Both slots: the damage of one must not bring back the former group.
-    for _ in range(2):
-        file.write(_state_at(member, point))
+    file.write_both(_state_at(member, point))
     return Replicated(point.index, point.end, state.commit, last.index)
 
 
@@ -156,12 +154,4 @@ def _close(log: CommitLog, last: Entry, member: RaftState) -> Entry:
 
 
 def _state_at(member: RaftState, point: Entry) -> RaftState:
-    return replace(
-        member,
-        term=point.term,
-        commit=point.index,
-        index=point.index,
-        entry_term=point.term,
-        position=point.end,
-        stored_at_ms=point.stored_at_ms,
-    )
+    return replace(member.after(point), term=point.term)
