@@ -240,7 +240,7 @@ class Machine:
     def leave(self) -> None:
         """The group has removed this machine."""
         if self.group.machines.pop(self.number, None) is not None:
-            self.is_up, self.copy, self.life = False, None, self.life + 1
+            self.is_up, self.copy, self.damage, self.life = False, None, None, self.life + 1
             self.release()
             self.group.removed += 1
 
