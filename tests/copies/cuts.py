@@ -29,7 +29,7 @@ from duetime_format.restore import PulledEntry
 from duetime_format.restore import restore as restored_record
 
 from tests.copies.kills import DISTURBED_MAX, Run, compare, leader_killed
-from tests.copies.processes import DEADLINE_S, MIB
+from tests.copies.processes import DEADLINE_S, MIB, QUICK
 from tests.copies.relays import RelayedTrio, Way
 from tests.crash.test_store_kills import RESTORED_QUEUE, TOPIC, check, read_queue
 
@@ -137,8 +137,8 @@ class CutRun(Run):
         assert self.committed_offset <= found <= self.tried_offset, (self.committed_offset, found, self.tried_offset)
         self.committed_offset = found
 
-    async def check_cancels(self) -> int:
-        """Restores the rest of the lane, and compares the queue with all answers. Returns the messages compared."""
+    async def check_cancels(self) -> None:
+        """Restores the rest of the lane, and compares the queue with all answers."""
         async with asyncio.timeout(DEADLINE_S):
             while await self._pending_count():
                 await self._restore_next(b"")
@@ -149,7 +149,7 @@ class CutRun(Run):
             assert message_id in came, f"{message_id} is lost"
         for message_id, status in self.ended.items():
             assert (message_id in came) == (status == FIRED), f"{message_id}: {status}, and it came {came[message_id]}"
-        return len(self.ended)
+        self.compared_cancels = len(self.ended)
 
     async def _pending_count(self) -> int:
         lanes = (await self.trio.stub.ListLanes(gateway_pb2.ListLanesRequest(), timeout=DEADLINE_S)).lanes
@@ -222,18 +222,17 @@ async def run_cuts(root: Path, dice: random.Random, count: int, skew_ms: int) ->
     kinds: list[Fault] = []
     while len(kinds) < count:
         kinds += dice.sample(CUTS, len(CUTS))
-    async with RelayedTrio(root, {dice.randint(1, 3): skew_ms}) as trio:
+    async with RelayedTrio(root, {dice.randint(1, 3): skew_ms}, **QUICK) as trio:
         run = CutRun(trio, dice)
         for kind in kinds[:count]:
             wanted = run.faults + 1
             while run.faults < wanted:
                 await run.round(kind)
-                await trio.describe()
-                await run.check_offset()
+                await run.steadily(run.check_offset)
                 assert run.disturbed <= DISTURBED_MAX, "cuts do not happen: one failure ends the shard"
         run.ledger.forget_compared()
-        await check(trio.stub, run.ledger)
-        run.compared_cancels = await run.check_cancels()
+        await run.steadily(lambda: check(trio.stub, run.ledger))
+        await run.steadily(run.check_cancels)
         await trio.caught_up()
     run.entries = compare(trio)
     return run

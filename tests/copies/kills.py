@@ -30,7 +30,7 @@ from duetime_store.log.segment import file_name
 from duetime_store.offline.members import Operator
 from duetime_store.offline.verify import verify
 
-from tests.copies.processes import DEADLINE_S, LEVELS, MIB, Trio
+from tests.copies.processes import DEADLINE_S, LEVELS, MIB, QUICK, Trio
 from tests.crash.test_store_kills import TOPIC, WRITERS, Ledger, check, restore, write
 
 GROUP = "auditors"
@@ -54,13 +54,12 @@ class Run:
     faults: int = 0
     disturbed: int = 0
     entries: int = 0
-    # Whether a call of the load has failed.
+    # Whether the load ends: one of its calls has failed, or the fault is over.
     is_over: bool = False
 
     async def round(self, fault: "Callable[[Run], Awaitable[None]]") -> None:
         """Compares the shard with the ledger; then load, and the fault in the middle of it."""
-        await self.trio.describe()
-        await check(self.trio.stub, self.ledger)
+        await self.steadily(lambda: check(self.trio.stub, self.ledger))
         before, self.is_over = list(self.ledger.acknowledged), False
         async with asyncio.TaskGroup() as group:
             for load in self.loads():
@@ -72,16 +71,32 @@ class Run:
                 self.faults += 1
             except Disturbed:
                 self.disturbed += 1
-                await self.trio.revive()
-                # Ends the load.
-                await self.trio.kill(await self.trio.leader())
-        await self.trio.revive()
+            # A call that waits for the next leader ends no load.
+            self.is_over = True
+            await self.trio.revive()
+
+    async def steadily(self, act: Callable[[], Awaitable[None]]) -> None:
+        """Runs an act that may be repeated, until the leader has stayed for all of it."""
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                try:
+                    await self.trio.describe()
+                    await act()
+                except grpc.aio.AioRpcError as error:
+                    if error.code() != grpc.StatusCode.UNAVAILABLE:
+                        raise
+                    await self.trio.revive()
+                else:
+                    return
 
     def loads(self) -> list[Awaitable[None]]:
-        """The calls of a round; each ends when the store is gone."""
+        """The calls of a round; each ends when the store is gone, or when the load is over."""
         stub, ledger = self.trio.stub, self.ledger
-        writers = [write(stub, writer, ledger, self.dice) for writer in range(WRITERS + 1)]
-        return [*writers, restore(stub, ledger), self._lease()]
+        writers = [write(stub, writer, ledger, self.dice, self._is_wanted) for writer in range(WRITERS + 1)]
+        return [*writers, restore(stub, ledger, self._is_wanted), self._lease()]
+
+    def _is_wanted(self) -> bool:
+        return not self.is_over
 
     async def _until_over(self, load: Awaitable[None]) -> None:
         await load
@@ -104,12 +119,12 @@ class Run:
                 await asyncio.sleep(0.05)
 
     async def _lease(self) -> None:
-        """Receives until the store is gone, and acknowledges a part."""
+        """Receives until the load is over, and acknowledges a part."""
         numbers = [consumer_pb2.QueueNumber(queue=number, shard_queue=number) for number in range(WRITERS)]
         request = consumer_pb2.ReceiveRequest(
             group=GROUP, topic=TOPIC, max_count=100, invisible_ms=INVISIBLE_MS, queues=numbers, wait_ms=100
         )
-        while True:
+        while not self.is_over:
             try:
                 messages = (await self.trio.stub.Receive(request, timeout=DEADLINE_S)).messages
                 for one in messages:
@@ -269,16 +284,15 @@ async def run_faults(root: Path, dice: random.Random, faults: int) -> Run:
     """Runs the faults in turn, each kind at least once if there are enough."""
     kinds = [*FAULTS, *dice.choices(FAULTS, k=max(faults - len(FAULTS), 0))][:faults]
     dice.shuffle(kinds)
-    async with Trio(root) as trio:
+    async with Trio(root, **QUICK) as trio:
         run = Run(trio, dice)
         while kinds:
             await run.round(kinds[0])
             if run.faults + len(kinds) > faults:
                 kinds.pop(0)
             assert run.disturbed <= DISTURBED_MAX, "faults do not happen: one failure ends the shard"
-        await trio.describe()
         run.ledger.forget_compared()
-        await check(trio.stub, run.ledger)
+        await run.steadily(lambda: check(trio.stub, run.ledger))
         await trio.caught_up()
     run.entries = compare(trio)
     return run

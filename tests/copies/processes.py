@@ -20,6 +20,9 @@ DEADLINE_S = 60.0
 # Entries under way at any time, at most: the store's UNCOMMITTED_MAX.
 BEHIND_MAX = 16
 LEVELS = "1s 2s"
+# Longer than a busy machine keeps a copy from its turn: without a fault the leader stays.
+STEADY_ELECTION_MS = 3_000
+QUICK = {"copies-election-ms": "1000"}
 
 
 # Below the ports that systems give to clients: a copy opens its port only when it leads.
@@ -27,18 +30,30 @@ PORTS = range(20_000, 32_000)
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
+    """Ports without a listener. No other process of the tests gets them while this one runs."""
     found: list[int] = []
     while len(found) < count:
         port = random.SystemRandom().choice(PORTS)
+        mark = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            mark.bind(f"\0duetime-test-port-{port}")
+        except OSError:
+            mark.close()
+            continue
+        # Open until the process ends.
+        mark.detach()
         with socket.socket() as probe:
-            if port not in found and probe.connect_ex(("127.0.0.1", port)):
+            if probe.connect_ex(("127.0.0.1", port)):
                 found.append(port)
     return found
 
 
 class Trio:
-    """The processes, by the numbers of their copies, and a client of the one that leads."""
+    """The processes, by the numbers of their copies, and a client of the one that leads.
+
+    No supervisor restarts a copy after the loss of its leadership. So the election timeout is STEADY_ELECTION_MS;
+    kills.py has QUICK, the store's default.
+    """
 
     def __init__(self, root: Path, members: int = 3, **settings: str) -> None:
         self.root, self.settings = root, settings
@@ -113,6 +128,7 @@ class Trio:
             "advertise-port": str(self.ports[1]),
             "segment-bytes": str(MIB),
             "checkpoint-ms": "200",
+            "copies-election-ms": str(STEADY_ELECTION_MS),
             "reserve-bytes": "0",
             "log-level": "WARNING",
             **self.settings,
@@ -135,12 +151,19 @@ class Trio:
             await process.wait()
 
     async def leader(self) -> int:
-        """The number of the copy that serves; waits until there is one."""
+        """The number of a copy that serves; waits until there is one. After a handover use `leads`: the former leader
+        serves until it has heard of it."""
         async with asyncio.timeout(DEADLINE_S):
             while True:
                 for number in list(self.processes):
                     if await self.serves(number):
                         return number
+                await asyncio.sleep(0.02)
+
+    async def leads(self, number: int) -> None:
+        """Returns once the copy serves, and no other one."""
+        async with asyncio.timeout(DEADLINE_S):
+            while [other for other in list(self.processes) if await self.serves(other)] != [number]:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
     def is_heard(self, leader: int, number: int) -> bool:

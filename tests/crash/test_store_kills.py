@@ -7,7 +7,7 @@ import os
 import random
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -87,9 +87,19 @@ class Ledger:
         self.compared_restored = 0
 
 
-async def write(stub: store_pb2_grpc.StoreStub, writer: int, ledger: Ledger, dice: random.Random) -> None:
-    """Puts batch after batch until the store is gone."""
-    while True:
+def always() -> bool:
+    return True
+
+
+async def write(
+    stub: store_pb2_grpc.StoreStub,
+    writer: int,
+    ledger: Ledger,
+    dice: random.Random,
+    is_wanted: Callable[[], bool] = always,
+) -> None:
+    """Puts batch after batch until the store is gone, or no more is wanted."""
+    while is_wanted():
         count = dice.randint(1, 100)
         numbers = range(ledger.sent[writer], ledger.sent[writer] + count)
         records = b"".join(numbered(writer, number, deferred=writer == WRITERS) for number in numbers)
@@ -102,10 +112,10 @@ async def write(stub: store_pb2_grpc.StoreStub, writer: int, ledger: Ledger, dic
         ledger.acknowledged[writer] = ledger.sent[writer]
 
 
-async def restore(stub: store_pb2_grpc.StoreStub, ledger: Ledger) -> None:
-    """Restores due entries until the store is gone."""
+async def restore(stub: store_pb2_grpc.StoreStub, ledger: Ledger, is_wanted: Callable[[], bool] = always) -> None:
+    """Restores due entries until the store is gone, or no more is wanted."""
     following = b""
-    while True:
+    while is_wanted():
         try:
             due = await stub.PullDue(
                 store_pb2.PullDueRequest(lane=LANE, next=following, max_count=100, max_bytes=MIB, wait_ms=1_000),
