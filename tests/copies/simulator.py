@@ -100,7 +100,7 @@ class Machine:
         self.life += 1
         self.is_up, self.busy, self.waiting, self.damage, self.steps = True, None, {}, None, None
         try:
-            roster = Roster(()) if self.joins else Roster(self.group.voters)
+            roster = Roster(()) if self.joins else Roster(self.group.voters, highest=len(self.group.voters))
             self.file = StateFile(self.disk, self.root, RaftState(GROUP, self.number, roster, is_taking=self.joins))
             if self.file.state.is_taking:
                 self.group.after(5, self._take, self.life)

@@ -192,6 +192,32 @@ def test_committed_change_of_members_is_in_the_state_file(hosts: dict[int, Host]
         assert host.copy.node.status()["members"]["learners"] == [4]
 
 
+def test_nobody_hears_of_a_removal_before_the_leader_has_it_on_its_disk(tmp_path: Path) -> None:
+    """Otherwise the removed member leaves, a power cut makes the leader forget, and one of two elects nobody."""
+    hosts = {number: Host(tmp_path / str(number), number, 1, 2) for number in (1, 2)}
+    elect(hosts, 1)
+    leader = hosts[1].copy
+    assert leader.change([(2, "removed")])
+    hosts[1].write_all()
+    (append,) = leader.sendings
+    leader.sendings = []
+    hosts[2].copy.receive(append.message, append.payload)
+    hosts[2].write_all()
+    (acknowledged,) = hosts[2].copy.sendings
+    leader.receive(acknowledged.message, b"")
+    assert leader.node.status()["commit"] == 2
+    for _ in range(3):
+        leader.tick()
+    assert (leader.sendings, leader.roster.voters, hosts[1].file.state.commit) == ([], (1, 2), 0)
+    hosts[1].write_all()
+    assert (leader.roster.voters, hosts[1].file.state.commit) == ((1,), 2)
+    hosts[1].close()
+    hosts[1].open()
+    hosts[1].lead()
+    for host in hosts.values():
+        host.close()
+
+
 def test_learner_gets_a_vote_once_it_has_the_log(hosts: dict[int, Host], tmp_path: Path) -> None:
     elect(hosts, 1)
     leader = hosts[1].copy
@@ -212,6 +238,9 @@ def test_joint_change_replaces_a_voter(hosts: dict[int, Host], tmp_path: Path) -
     elect(hosts, 1)
     hosts[1].copy.change([(2, "removed"), (4, "voter")])
     hosts[4] = Host(tmp_path / "4", 4, 1, 2, 3)
+    exchange(hosts)
+    # The core sends the end of a joint change with the next heartbeat.
+    hosts[1].copy.tick()
     exchange(hosts)
     rosters = [hosts[number].copy.roster for number in (1, 3, 4)]
     assert [(each.voters, bool(each.voters_outgoing), each.is_removed(2)) for each in rosters] == [

@@ -157,6 +157,23 @@ def test_damage_before_an_intact_mark_waits_for_a_peer(files: Files, tmp_path: P
         each.close()
 
 
+def test_overruled_bytes_of_a_peer_repair_nothing(files: Files, tmp_path: Path) -> None:
+    """They have the length of the lost ones, and a valid mark where this copy has an intact one of a later term."""
+    peer = Files(tmp_path / "two")
+    for term, of_peer in ((1, 1), (3, 2), (3, 2)):
+        files.add(term)
+        peer.add(of_peer)
+    files.change(10, b"\xff")
+    with pytest.raises(DamagedLog) as raised:
+        files.found()
+    damage = raised.value.damage
+    assert (damage.position, damage.end) == (0, files.entries[1].end)
+    assert not repaired(files.log, files.file, damage, span(peer, damage))
+    files.change(10, peer.log.read(10, 1))
+    assert files.found() == files.entries
+    peer.close()
+
+
 def span(files: Files, damage: Damage) -> bytes:
     data = b""
     while len(data) < damage.end - damage.position:

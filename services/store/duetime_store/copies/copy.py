@@ -108,6 +108,9 @@ class Copy:
         self._change = 0
         # The last entry that was looked at for a change of members.
         self._looked = first.index
+        # Writes under way that make the commit of a change of members durable, and committed rows that wait for them.
+        self._held = 0
+        self._waiting: list[duetime_raft.Entry] = []
         self.node = duetime_raft.Node(
             state.id,
             state.roster.core(),
@@ -260,6 +263,8 @@ class Copy:
         self.sendings += write.sendings
         if write.number:
             self.node.persisted(write.number)
+        self._held -= write.is_awaited
+        self._apply()
         self._drain()
 
     def _drain(self) -> None:
@@ -267,34 +272,51 @@ class Copy:
         while (work := self.node.ready()) is not None:
             if work["snapshot"] is not None:
                 raise BehindCopy
-            self.sendings += [self._sending(*each) for each in work["messages"]]
-            if work["hard"] is not None and work["hard"][:2] != self._voted:
-                self._write_vote(*work["hard"])
+            hard = work["hard"]
+            if hard is not None and hard[:2] != self._voted:
+                self._write_vote(*hard)
             for row in work["entries"]:
                 self._write_entry(*row)
-            if work["hard"] is not None and self._commits_change(work["hard"][2]):
-                # Before the acknowledgements of this work. Otherwise a restart could forget a change that the group
-                # relies on, and elect a second leader of its term by the members before it.
-                self._write_vote(*work["hard"])
+            if hard is not None and self._commits_change(hard[2]):
+                # Before others hear of it, and before this copy acts on it. Otherwise a removed member could leave, and
+                # a power cut make the rest forget why: they would elect nobody without it, or two leaders of a term.
+                self._write_vote(*hard, is_awaited=True)
+            at_once = [self._sending(*each) for each in work["messages"]]
+            if self._held:
+                self._writes.append(Write(sendings=at_once))
+            else:
+                self.sendings += at_once
             self._writes.append(Write(None, work["number"], [self._sending(*s) for s in work["messages_flushed"]]))
-            for index, _, kind, data in work["committed"]:
-                if kind == 1:
-                    members, context = self.node.apply_conf(index, data), duetime_raft.context(data)
-                    self.roster = self.roster.after(members, Newcomer.decode(context))
-                else:
-                    self.node.applied(index)
-                self.committed.append(self.entry(index))
+            self._waiting += work["committed"]
+            self._apply()
         self._incoming.clear()
+
+    def _apply(self) -> None:
+        """Applies what is committed, unless a write of `_held` is under way."""
+        if self._held:
+            return
+        rows, self._waiting = self._waiting, []
+        for index, _, kind, data in rows:
+            if kind == 1:
+                members, context = self.node.apply_conf(index, data), duetime_raft.context(data)
+                self.roster = self.roster.after(members, Newcomer.decode(context))
+            else:
+                self.node.applied(index)
+            self.committed.append(self.entry(index))
 
     def _commits_change(self, commit: int) -> bool:
         """Whether a change of members is among the entries that are known to be committed since the last call."""
         first, self._looked = self._looked, max(self._looked, commit)
         return any(self.entry(index).kind == MEMBERS for index in range(first + 1, self._looked + 1))
 
-    def _write_vote(self, term: int, vote: int, commit: int) -> None:
-        self._voted = term, vote
-        # No higher than the disk: a log that ends before it has lost entries.
-        self._writes.append(Write(lambda: self._writer.vote(term, vote, min(commit, self.flushed.index))))
+    def _write_vote(self, term: int, vote: int, commit: int, *, is_awaited: bool = False) -> None:
+        self._voted, self._held = (term, vote), self._held + is_awaited
+
+        def run() -> None:
+            # No higher than the disk: a log that ends before it has lost entries.
+            self._writer.vote(term, vote, min(commit, self.flushed.index))
+
+        self._writes.append(Write(run, is_awaited=is_awaited))
 
     def _write_entry(self, index: int, term: int, kind: int, data: bytes) -> None:
         if index <= self.last.index:

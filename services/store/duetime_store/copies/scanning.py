@@ -140,10 +140,12 @@ def _damage_behind(view: View, group: int, last: Entry) -> Damage | None:
 
 
 def repairs(view: View, group: int, last: Entry, damage: Damage) -> bool:
-    """Whether the chain after `last` reaches the mark behind the damage."""
+    """Whether the chain after `last` reaches the mark behind the damage, which stays as it is: another one there closes
+    entries that were overruled."""
     while last.end < damage.end:
         entry = _entry_after(view, group, last)
         if entry is None:
             return False
         last = entry
-    return last.end == damage.end
+    mark = last.end - last.mark_bytes, last.mark_bytes
+    return last.end == damage.end and view.read(*mark) == view.log.read(*mark)

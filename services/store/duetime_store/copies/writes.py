@@ -30,6 +30,8 @@ class Write:
     sendings: list[Sending] = field(default_factory=list)
     # The last entry on the disk after it.
     entry: Entry | None = None
+    # Whether nothing else is sent or applied before it.
+    is_awaited: bool = False
 
 
 class Writer:
