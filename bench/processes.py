@@ -181,9 +181,9 @@ def memory_mb(pid: int) -> tuple[float, float]:
 
 
 def cpu_s(pid: int) -> float:
-    """Processor seconds used by a process."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """Processor seconds used by a process, to the ns; /proc has them to 10 ms."""
+    # As clock_getcpuclockid(3) makes the clock of a process from its number.
+    return time.clock_gettime(~pid << 3 | 2)
 
 
 def _children(pid: int) -> list[int]:
