@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import duetime
 import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
@@ -33,6 +34,12 @@ os.environ.setdefault("DUETIME_STORE_RECENT_IDS_COUNT", "65536")
 
 # Half a million objects of modules and tests live as long as the process: a collection that walks them finds nothing.
 gc.set_threshold(10_000, 20, 20)
+
+# A call of a client does not fail because a machine is slow.
+for name in duetime.__all__:
+    defaults = getattr(getattr(duetime, name).__init__, "__kwdefaults__", None) or {}
+    if defaults.get("timeout") == "10s":
+        defaults["timeout"] = "60s"
 
 # Examples have no time limit: a busy machine is no fault. `make test` tries the same few each time, so that a failure
 # is due to the change; `make explore` tries many new ones, RUNS of each test.

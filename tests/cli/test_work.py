@@ -292,7 +292,7 @@ def test_process_whose_code_holds_the_interpreter_is_replaced(tmp_path: Path, gr
 
 
 HOSTED = """
-    @app.task(process=True, retry="1s")
+    @app.task(process=True, retry="1s", timeout="1s")
     def render():
         note("render")
         if current().attempt == 1:
@@ -307,7 +307,8 @@ HOSTED = """
 def test_time_limit_ends_the_process_of_a_task_and_not_the_worker(
     tmp_path: Path, group: str, nodes: LocalCluster
 ) -> None:
-    options = "--time-limit", "1s", "--metrics-port", "0", "--pool", "1"
+    # The limit of the other task is longer: it runs until the test has seen it run.
+    options = "--time-limit", "1h", "--metrics-port", "0", "--pool", "1"
     with working(tmp_path, group, nodes, *options, code=SHOP + HOSTED) as work:
         url = work.until_printed("health and metrics at (.*)/metrics")
         work.send("render")

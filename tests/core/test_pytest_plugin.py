@@ -30,13 +30,13 @@ def test_what_is_due_is_there(duetime_cluster):
         duetime_cluster.advance("1h59m59s")
         assert receiver.receive(wait="0s") == []
         duetime_cluster.advance("1s")
-        (message,) = receiver.receive(wait="10s")
+        (message,) = receiver.receive(wait="30s")
         assert message.body == b"2h"
         assert duetime_cluster.now - began == timedelta(hours=2)
         assert message.due_at == duetime_cluster.now
         receiver.ack(message)
         duetime_cluster.advance(timedelta(hours=2))
-        assert sorted(one.body for one in receiver.receive(wait="10s")) == [b"3h", b"4h"]
+        assert sorted(one.body for one in receiver.receive(wait="30s")) == [b"3h", b"4h"]
     assert repr(duetime_cluster).startswith(f"RunningCluster({duetime_cluster.address}, 20")
 
 def test_due_time_of_the_real_clock_falls_due(duetime_cluster):
@@ -45,7 +45,7 @@ def test_due_time_of_the_real_clock_falls_due(duetime_cluster):
         duetime_cluster.advance("59m")
         assert receiver.receive(wait="0s") == []
         duetime_cluster.advance("2m")
-        (message,) = receiver.receive(wait="10s")
+        (message,) = receiver.receive(wait="30s")
         receiver.ack(message)
 
 def test_bare_number_moves_no_clock(duetime_cluster):

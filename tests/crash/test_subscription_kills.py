@@ -121,7 +121,7 @@ async def test_puller_survives_a_graceful_stop_of_its_gateway(rig: Rig) -> None:
     ):
         for round_ in range(3):
             await producer.send(TOPIC, b"%d" % round_, queue=0)
-            (message,) = await puller.poll(wait="10s")
+            (message,) = await puller.poll(wait="30s")
             assert message.body == b"%d" % round_
             code = await asyncio.to_thread(rig.gateways[0].end)
             assert code == 0

@@ -272,7 +272,7 @@ async def test_a_body_that_a_broker_s_client_packed_is_given_unpacked(
                 assert one.system_properties.body_digest.checksum == hashlib.md5(one.body).hexdigest().upper()
             receiver = AsyncReceiver(f"127.0.0.1:{gateway.node.port}", "orders", group="sdk")
             async with receiver:
-                first, cut, large = await receiver.receive(max=3, wait="5s")
+                first, cut, large = await receiver.receive(max=3, wait="30s")
             assert (first.body, len(large.body)) == (body, 17 * 1024 * 1024)
             with pytest.raises(Damaged):
                 _ = cut.body

@@ -9,7 +9,7 @@ def bodies(cluster: LocalCluster, topic: str, count: int) -> list[bytes]:
     found: list[bytes] = []
     with Puller(cluster.address, topic, start="earliest") as puller:
         while len(found) < count:
-            messages = puller.poll(wait="10s")
+            messages = puller.poll(wait="30s")
             if not messages:
                 break
             found += [message.body for message in messages]

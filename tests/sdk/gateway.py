@@ -85,7 +85,7 @@ class Gateway(Tap):
         found: list[ReceivedMessage] = []
         async with AsyncPuller(self.node, topic, start="earliest") as puller:
             while len(found) < count:
-                found += await puller.poll(wait="10s")
+                found += await puller.poll(wait="30s")
         return {(message.queue, message.offset): message for message in found}
 
 

@@ -75,9 +75,9 @@ def test_groups_are_created_listed_and_described(cluster: LocalCluster, producer
         producer.send("admin-parcels", b"1")
         producer.send("admin-parcels", b"2")
         with Receiver(cluster.address, "admin-parcels", group="admin-first") as receiver:
-            (first,) = receiver.receive(max=1, wait="10s")
+            (first,) = receiver.receive(max=1, wait="30s")
             receiver.ack(first)
-            receiver.receive(max=1, wait="10s")
+            receiver.receive(max=1, wait="30s")
             described = admin.group("admin-first")
         (queue,) = [one for one in described.queues if one.topic == "admin-parcels"]
         assert (queue.acknowledged_offset, queue.next_offset, queue.max_offset) == (1, 2, 2)

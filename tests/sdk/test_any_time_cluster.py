@@ -24,15 +24,15 @@ def test_any_delay_and_due_time_is_kept_to_the_millisecond(cluster: LocalCluster
     assert (at.was_past, past.was_past) == (False, True)
     with Puller(cluster.address, "any", start="earliest") as puller:
         cluster.advance("1ms")
-        (found,) = puller.poll(wait="10s")
+        (found,) = puller.poll(wait="30s")
         assert found.body == b"past"
         cluster.advance("6997ms")
         assert puller.poll(wait="100ms") == []
         cluster.advance("1ms")
-        (found,) = puller.poll(wait="10s")
+        (found,) = puller.poll(wait="30s")
         assert (found.body, found.due_at, found.lane, found.delay_level) == (b"6999ms", at.deliver_at, 1_000, 0)
         cluster.advance("1ms")
-        (found,) = puller.poll(wait="10s")
+        (found,) = puller.poll(wait="30s")
         assert (found.body, found.due_at) == (b"7s", first.deliver_at)
 
 

@@ -233,9 +233,9 @@ def test_values_travel_and_are_read(threaded_tap: Gateway, topic: str) -> None:
         producer.send(topic, ORDER, queue=0)
         producer.send_many([Message(topic, Model(number=5), queue=0), Message(topic, "plain", queue=0)])
     with Puller(threaded_tap.address, topic) as puller:
-        messages = puller.poll(wait="10s")
+        messages = puller.poll(wait="30s")
         while len(messages) < 3:
-            messages += puller.poll(wait="10s")
+            messages += puller.poll(wait="30s")
     assert [message.content_type for message in messages] == [JSON, JSON, ""]
     assert messages[0].json(Order) == ORDER
     assert messages[1].json(Model) == Model(number=5)
@@ -300,7 +300,7 @@ def test_bad_body_is_one_of_two_words() -> None:
 async def test_leased_messages_are_read_too(groups: Groups, topic: str, group: str) -> None:
     await groups.put(topic, b'{"sku": "s", "price": 1}', ids="id-%d")
     async with AsyncReceiver(groups.address, topic, group=group) as receiver:
-        (message,) = await receiver.receive(wait="10s")
+        (message,) = await receiver.receive(wait="30s")
     assert message.json(Item).sku == "s"
     assert message.json() == {"sku": "s", "price": 1}
 

@@ -30,7 +30,7 @@ def test_a_delayed_message_arrives_when_it_is_due_and_not_before(cluster: LocalC
         cluster.advance(HALF_HOUR - timedelta(milliseconds=1))
         assert puller.poll(wait="100ms") == []
         cluster.advance("1ms")
-        (message,) = puller.poll(wait="10s")
+        (message,) = puller.poll(wait="30s")
     assert (message.id, message.topic, message.body) == (receipt.message_id, "timeouts", b"cancel 42")
     assert (message.tags, message.keys, message.properties) == ("timeout", ["42"], {"a": "b"})
     assert (message.due_at, message.delay_level) == (receipt.deliver_at, 16)
@@ -95,7 +95,7 @@ def test_a_message_is_found_through_its_life(cluster: LocalCluster, producer: Pr
         assert (pending.body, pending.tags, pending.properties) == (b"cancel 42", "timeout", {"a": "b"})
         cluster.advance(HALF_HOUR)
         with Puller(cluster.address, "found") as puller:
-            (message,) = puller.poll(wait="10s")
+            (message,) = puller.poll(wait="30s")
         (stored,) = finder.find("found", "42")
         assert (stored.state, stored.queue, stored.offset) == ("stored", message.queue, message.offset)
         assert (stored.stored_at, stored.due_at, stored.late_ms) == (message.stored_at, message.due_at, message.late_ms)
@@ -113,11 +113,11 @@ def test_the_history_of_a_message_is_shown(cluster: LocalCluster, producer: Prod
     receipt = producer.send("traced", b"cancel 42", delay="5s")
     cluster.advance("5000ms")
     with Receiver(cluster.address, "traced", group="tracing") as receiver, Finder(cluster.address) as finder:
-        (message,) = receiver.receive(wait="10s")
+        (message,) = receiver.receive(wait="30s")
         cluster.advance("3ms")
         receiver.nack(message, TimeoutError("no answer"))
         cluster.advance("10000ms")
-        (again,) = receiver.receive(wait="10s")
+        (again,) = receiver.receive(wait="30s")
         cluster.advance("1ms")
         receiver.ack(again)
         life = finder.trace(receipt.message_id, topic="traced")
@@ -147,7 +147,7 @@ def test_a_puller_starts_at_a_time(cluster: LocalCluster, producer: Producer) ->
         assert puller.positions == {0: 1, 1: 1, 2: 1, 3: 1}
         bodies: list[bytes] = []
         while len(bodies) < 2:
-            bodies += [message.body for message in puller.poll(wait="10s")]
+            bodies += [message.body for message in puller.poll(wait="30s")]
         assert bodies == [b"new", b"new"]
     with Puller(
         cluster.address, "timed", start=since.astimezone().replace(tzinfo=None) - timedelta(seconds=9)

@@ -38,21 +38,19 @@ async def make_group(groups: Groups, name: str, ordered: bool) -> None:
 async def test_lease_of_a_slow_handler_is_renewed_before_half_is_over(groups: Groups, topic: str, group: str) -> None:
     await groups.fill(topic, 1)
     consumer = Consumer(groups.address, group=group)
-    took_s: list[float] = []
+    later_s: list[float] = []
 
     @consumer.handler(topic, lease="2s")
     async def handle(message: LeasedMessage) -> None:
-        before = message.lease_ends_at
-        loop = asyncio.get_running_loop()
-        began_at_s = loop.time()
-        await until(lambda: message.lease_ends_at > before)
-        took_s.append(loop.time() - began_at_s)
+        before = message.ends_at_s
+        await until(lambda: message.ends_at_s > before)
+        later_s.append(message.ends_at_s - before)
 
     async with consuming(consumer):
         await groups.until(lambda: groups.bodies("ack") == [b"0"])
     assert groups.moves[0].invisible_ms == 2_000
     # A third of the lease has passed, and the next look comes before half of it has.
-    assert took_s[0] > 0.6
+    assert later_s[0] > 0.6
     assert handling.RENEW_LEFT - 1 / handling.RENEW_CHECKS >= 0.5
 
 

@@ -85,8 +85,8 @@ def test_a_final_fault_is_raised_with_the_id(threaded_tap: Gateway, topic: str) 
 @pytest.mark.usefixtures("quick", "way")
 def test_an_unreachable_server_is_retried_until_the_timeout() -> None:
     with (
-        Producer("127.0.0.1:1", timeout="300ms") as producer,
-        pytest.raises(Unavailable, match=r"127.0.0.1:1.*; stopped retrying after \d+ attempts in 0.[23]") as caught,
+        Producer("127.0.0.1:1", timeout="1s") as producer,
+        pytest.raises(Unavailable, match=r"127.0.0.1:1.*; stopped retrying after \d+ attempts in [01]") as caught,
     ):
         producer.send("orders", b"x", id="my-id")
     assert caught.value.message_id == "my-id"

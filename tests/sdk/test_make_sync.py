@@ -63,7 +63,7 @@ def test_iterables_of_the_caller_are_iterated_over_in_its_thread(threaded_tap: G
     with Producer(threaded_tap.address) as producer:
         producer.send_many(noting([Message(topic, b"a"), Message(topic, b"b")]))  # type: ignore[arg-type]
     with Receiver(threaded_tap.address, topic, group="billing") as receiver:
-        messages = receiver.receive(wait="10s")
+        messages = receiver.receive(wait="30s")
         assert messages
         assert receiver.ack(noting(messages)) == []  # type: ignore[arg-type]
     assert threads == {threading.current_thread()}

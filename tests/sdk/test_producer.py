@@ -334,7 +334,7 @@ async def test_a_server_that_hangs_once_is_asked_again_within_the_timeout(
 
 async def test_sends_wait_while_the_most_are_pending(tap: Gateway, topic: str) -> None:
     tap.hold(*SENDS)
-    async with AsyncProducer(tap.address, max_pending=10, timeout="5s") as producer, asyncio.TaskGroup() as senders:
+    async with AsyncProducer(tap.address, max_pending=10, timeout="60s") as producer, asyncio.TaskGroup() as senders:
         for n in range(30):
             senders.create_task(producer.send(topic, str(n).encode(), queue=0))
         await tap.until_sends(1)

@@ -61,7 +61,7 @@ def hide(tap: Gateway, queue: int) -> None:
 async def take(puller: AsyncPuller, count: int) -> list[bytes]:
     bodies: list[bytes] = []
     while len(bodies) < count:
-        bodies += [message.body for message in await puller.poll(count - len(bodies), wait="10s")]
+        bodies += [message.body for message in await puller.poll(count - len(bodies), wait="30s")]
     return bodies
 
 
@@ -108,7 +108,7 @@ async def test_positions_follow_returned_messages_and_resume_a_puller(tap: Gatew
 
 async def test_poll_gives_at_most_max_and_nothing_after_the_wait(tap: Gateway, filled: str) -> None:
     async with AsyncPuller(tap.address, filled, start={1: 3}) as puller:
-        assert [len(await puller.poll(max=count, wait="10s")) for count in (2, 2, 2)] == [2, 2, 1]
+        assert [len(await puller.poll(max=count, wait="30s")) for count in (2, 2, 2)] == [2, 2, 1]
         assert await puller.poll(max=2, wait="10ms") == []
 
 
@@ -227,7 +227,7 @@ async def test_a_pull_that_is_refused_ends_the_polls(tap: Gateway, filled: str) 
     async with AsyncPuller(tap.address, filled, sql="size >>") as puller:
         for _ in range(2):
             with pytest.raises(InvalidArgument, match="sql: "):
-                await puller.poll(wait="10s")
+                await puller.poll(wait="30s")
 
 
 async def test_polling_a_closed_puller_is_an_error(tap: Gateway, filled: str) -> None:

@@ -50,7 +50,7 @@ def test_each_occurrence_arrives_at_its_time(cluster: LocalCluster, schedules: S
             cluster.advance("59999ms")
             assert puller.poll(wait="100ms") == []
             cluster.advance("1ms")
-            (found,) = puller.poll(wait="10s")
+            (found,) = puller.poll(wait="30s")
             assert (found.schedule, found.planned_at, found.keys) == ("poll", begun + number * MINUTE, ["poll"])
             assert (found.json(), found.tags, found.properties["a"]) == ({"kind": "poll"}, "t", "b")
             assert found.due_at == found.planned_at
@@ -112,7 +112,7 @@ def test_a_retried_occurrence_keeps_its_schedule_and_makes_no_other(
     with Receiver(cluster.address, "retries", group="workers") as receiver:
         found: list[LeasedMessage] = []
         for attempt in (1, 2):
-            found = receiver.receive(wait="10s")
+            found = receiver.receive(wait="30s")
             assert [(one.schedule, one.planned_at, one.attempt) for one in found] == [
                 ("retried", begun + timedelta(seconds=5), attempt)
             ]

@@ -22,7 +22,7 @@ def test_sent_messages_are_pulled(threaded_tap: Gateway, topic: str) -> None:
     assert all(isinstance(receipt, Receipt) for receipt in receipts)
     threaded_tap.nodes.advance("30m")
     with Puller(threaded_tap.address, topic, start="earliest") as puller:
-        (message,) = puller.poll(max=256, wait="10s")
+        (message,) = puller.poll(max=256, wait="30s")
         assert (message.id, message.body, message.keys) == (receipt.message_id, b"cancel 42", ["42"])
 
 
@@ -37,9 +37,9 @@ def test_iteration_and_positions_agree(threaded_tap: Gateway, topic: str) -> Non
             assert puller.positions == seen
             if count == 3:
                 break
-        rest = puller.poll(wait="10s")
+        rest = puller.poll(wait="30s")
         while len(rest) < 7:
-            rest += puller.poll(wait="10s")
+            rest += puller.poll(wait="30s")
         assert puller.positions == {0: 5, 1: 5}
 
 
@@ -90,7 +90,7 @@ def test_a_forgotten_close_does_not_hang_the_exit(threaded_tap: Gateway, topic: 
         producer = Producer()
         producer.send("orders", b"x")
         puller = Puller(topic="orders")
-        print(puller.poll(wait="10s")[0].body)
+        print(puller.poll(wait="30s")[0].body)
         import threading
         threading.Thread(target=lambda: list(puller), daemon=True).start()
         """.replace("orders", topic),
@@ -140,7 +140,7 @@ def test_ctrl_c_at_any_moment_leaves_the_rest_usable(threaded_tap: Gateway, topi
                 except KeyboardInterrupt:
                     interrupted += 1
             producer.send("orders", b"x", queue=0)
-            print(interrupted > 100, puller.poll(wait="10s")[0].body)
+            print(interrupted > 100, puller.poll(wait="30s")[0].body)
         """.replace("orders", topic),
         threaded_tap.address,
     )

@@ -42,7 +42,7 @@ def test_only_committed_messages_are_delivered(cluster: LocalCluster, producer: 
     assert tx.result is not None
     assert sorted(bodies(cluster, "ends", 2)) == [b"committed", b"plain"]
     with Puller(cluster.address, "ends", start="earliest") as puller:
-        (found,) = [message for message in puller.poll(max=10, wait="10s") if message.body == b"committed"]
+        (found,) = [message for message in puller.poll(max=10, wait="30s") if message.body == b"committed"]
     assert (found.id, found.queue, found.offset) == (tx.message_id, tx.result.queue, tx.result.offset)
     assert (found.tags, found.keys) == ("paid", ["42"])
     assert finder.transaction(tx.id).state == "committed"
@@ -81,11 +81,11 @@ def test_a_committed_message_is_retried_and_becomes_a_dead_letter(cluster: Local
     options = {"group": "billing", "backoff": "1s", "max_attempts": 3}
     with Receiver(cluster.address, "retried", **options) as receiver:  # type: ignore[arg-type]
         for attempt in (1, 2):
-            (message,) = receiver.receive(wait="20s")
+            (message,) = receiver.receive(wait="30s")
             assert (message.id, message.attempt) == (tx.message_id, attempt)
             assert not receiver.nack(message, "no").dead
             cluster.advance("2s")
-        (message,) = receiver.receive(wait="20s")
+        (message,) = receiver.receive(wait="30s")
         assert receiver.nack(message, "no").dead
     with DeadLetters(cluster.address, "billing") as letters:
         (letter,) = letters.list()
