@@ -292,7 +292,7 @@ class Copy:
         self._incoming.clear()
 
     def _apply(self) -> None:
-        """Applies what is committed, unless a write of `_held` is under way."""
+        """Applies committed entries, unless a write of `_held` is under way."""
         if self._held:
             return
         rows, self._waiting = self._waiting, []

@@ -140,8 +140,8 @@ def _damage_behind(view: View, group: int, last: Entry) -> Damage | None:
 
 
 def repairs(view: View, group: int, last: Entry, damage: Damage) -> bool:
-    """Whether the chain after `last` reaches the mark behind the damage, which stays as it is: another one there closes
-    entries that were overruled."""
+    """Whether the chain after `last` reaches the mark behind the damage. That mark stays: another one there closes
+    overruled entries."""
     while last.end < damage.end:
         entry = _entry_after(view, group, last)
         if entry is None:
