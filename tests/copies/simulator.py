@@ -208,7 +208,7 @@ class Machine:
         """Runs one step of the copy; then sends, publishes, and begins the next write."""
         copy = self.copy
         assert copy is not None
-        voters_count = len(copy.roster.voters)
+        roster = copy.roster
         try:
             step()
         except BehindCopy:
@@ -218,9 +218,13 @@ class Machine:
         for sending in sendings:
             self.group.send(self.number, sending)
         committed, copy.committed = copy.committed, []
+        status = copy.node.status()
+        if copy.roster is not roster and status["role"] == "leader":
+            # Until a leader applies a change, it counts by the members before; then a removal may commit more.
+            count = min(len(roster.voters), len(copy.roster.voters))
+            self.group.counted[status["commit"]] = count
         for entry in committed:
-            # A removal that was committed in this step may have committed more.
-            self._publish(copy, entry, min(voters_count, len(copy.roster.voters)))
+            self._publish(copy, entry)
         if copy.roster.is_removed(self.number):
             self.leave()
             return
@@ -260,14 +264,15 @@ class Machine:
             self.durable[write.entry.index] = write.entry.term
         self.act(lambda: copy.wrote(write))
 
-    def _publish(self, copy: Copy, entry: Entry, voters_count: int) -> None:
+    def _publish(self, copy: Copy, entry: Entry) -> None:
         data = copy.read(Damage(entry.position, entry.end))
         place = Place(entry.term, entry.position, entry.end, zlib.crc32(data))
         self.group.truth.committed(entry.index, place, self.number)
         term, token = self.waiting.pop(entry.index, (0, b""))
         if term == entry.term:
             holders = sum(each.durable.get(entry.index) == term for each in self.group.machines.values())
-            if 2 * holders <= voters_count:
+            counts = [count for commit, count in self.group.counted.items() if entry.index <= commit]
+            if 2 * holders <= min([len(copy.roster.voters), *counts]):
                 raise Violation(f"{token!r} was answered with {holders} copies")
             if data.count(token) != 1:
                 raise Violation(f"{token!r} was answered at the place of other bytes")
@@ -356,6 +361,8 @@ class Group:
         # (sender, receiver) of cut ways.
         self._cut: set[tuple[int, int]] = set()
         self.loss = self.double = self.slow = 0.0
+        # The lower number of voters before and after a change, by the last entry that may be committed by either.
+        self.counted: dict[int, int] = {}
         # All entries with messages have one length: a stale one fits behind any other.
         self.is_even = False
         self.machines = {number: Machine(self, number) for number in self.voters}
