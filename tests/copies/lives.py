@@ -4,6 +4,7 @@ import random
 import tempfile
 from pathlib import Path
 
+from duetime_store.copies.copy import ENTRIES_MAX
 from duetime_store.copies.roster import Newcomer
 
 from tests.copies.simulator import Damage, Group, Machine, Violation
@@ -24,6 +25,8 @@ class Life:
         self._restless = self.dice.random() < 0.3
         self._unseated = 0
         self._members: frozenset[int] = frozenset()
+        # Copies compact in half of the lives, some of them in each tick.
+        self.group.entries_max = random.Random(seed + 3).choice((0, 8, 32, ENTRIES_MAX, ENTRIES_MAX, ENTRIES_MAX))
         # Members change in every third life.
         self._changes = random.Random(seed + 2) if seed % 3 == 2 else None
         self._highest = max(self.group.voters)

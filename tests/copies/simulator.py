@@ -3,7 +3,8 @@
     events   | tick | message arrives | write done | client proposes | fault |        one heap, by time in ms
 
 Faults: loss, duplicates, reordering, delays and one-way cuts of the network; kills and power cuts in the middle of any
-operation of a disk, with torn writes; flipped bytes; handovers; members replaced by machines that take a directory.
+operation of a disk, with torn writes; flipped bytes; handovers; members replaced by machines that take a directory;
+lists of entries that are compacted soon, so that members fall behind.
 """
 
 import heapq
@@ -19,12 +20,12 @@ from typing import Any
 
 from duetime_core.errors import StartupError
 from duetime_format.record import Record, encode
-from duetime_store.copies.copy import BehindCopy, Copy, DamagedLog, repaired
+from duetime_store.copies.copy import ENTRIES_MAX, BehindCopy, Copy, DamagedLog, repaired
 from duetime_store.copies.entries import Entry
 from duetime_store.copies.roster import Roster
 from duetime_store.copies.scanning import Damage
 from duetime_store.copies.statefile import RaftState, StateFile
-from duetime_store.copies.taking import Ask, Check, Giver, Listing, Read, begin, take
+from duetime_store.copies.taking import Ask, Check, Giver, Listing, Read, SourceBehind, begin, take
 from duetime_store.copies.writes import Sending, Write
 from duetime_store.log.commitlog import CommitLog
 
@@ -137,6 +138,8 @@ class Machine:
         except StopIteration:
             self.group.taken += 1
             self._open_whole()
+        except SourceBehind:
+            self.group.after(20, self._take, life)
         except PowerCut:
             self.crash(power=True)
 
@@ -151,7 +154,8 @@ class Machine:
         # Fixed and different timeouts: the core's own random numbers would not repeat, and equal ones split votes.
         timeout = 10 + self.group.dice.randrange(4) * len(self.group.voters) + self.number
         try:
-            self.copy = Copy(self.log, self.file, timeout_ticks=(timeout, timeout + 1))
+            ticks, most = (timeout, timeout + 1), self.group.entries_max
+            self.copy = Copy(self.log, self.file, timeout_ticks=ticks, entries_max=most)
         except DamagedLog as error:
             self.damage = error.damage
             return
@@ -211,8 +215,8 @@ class Machine:
         roster = copy.roster
         try:
             step()
-        except BehindCopy:
-            self._fall_behind()
+        except BehindCopy as error:
+            self._fall_behind(error.index)
             return
         sendings, copy.sendings = copy.sendings, []
         for sending in sendings:
@@ -233,10 +237,11 @@ class Machine:
             took = self.group.dice.randrange(1, 8) if self.busy.run else 0
             self.group.after(took, self._write, self.life)
 
-    def _fall_behind(self) -> None:
+    def _fall_behind(self, committed: int) -> None:
         """The process ends; the next one takes a directory."""
+        self.group.behind += 1
         try:
-            begin(self.file)
+            begin(self.file, committed)
             self.crash(power=False)
         except PowerCut:
             self.crash(power=True)
@@ -354,8 +359,10 @@ class Group:
         self.voters = tuple(range(1, members + 1))
         self.truth = Truth()
         self.now = 0
-        # Repaired ranges; faults; directories taken, machines removed.
-        self.repaired = self.faults = self.taken = self.removed = 0
+        # Repaired ranges; faults; directories taken, machines removed; members that fell behind.
+        self.repaired = self.faults = self.taken = self.removed = self.behind = 0
+        # See Copy.
+        self.entries_max = ENTRIES_MAX
         self._events: list[tuple[int, int, Callable[..., None], tuple[object, ...]]] = []
         self._serial = 0
         # (sender, receiver) of cut ways.

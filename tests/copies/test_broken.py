@@ -9,6 +9,7 @@ from duetime_format.marks import EntryMark
 from duetime_store.copies import scanning
 from duetime_store.copies.copy import Copy
 from duetime_store.copies.entries import Entry
+from duetime_store.copies.roster import Roster
 from duetime_store.copies.writes import Write, Writer
 from duetime_store.log.commitlog import CommitLog
 from duetime_store.log.segment import Segment
@@ -68,6 +69,13 @@ def damage_taken_for_the_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(scanning, "_damage_behind", lambda *_: None)
 
 
+def members_of_the_base_not_written(patch: pytest.MonkeyPatch) -> None:
+    def broken(writer: Writer, base: Entry, _: Roster) -> None:
+        writer._file.write_both(writer._file.state.after(base))
+
+    patch.setattr(Writer, "begin_after", broken)
+
+
 # The rules, each with a seed from which on few lives are needed.
 RULES: list[tuple[Callable[[pytest.MonkeyPatch], None], int]] = [
     (no_flush_of_entries, 0),
@@ -77,6 +85,7 @@ RULES: list[tuple[Callable[[pytest.MonkeyPatch], None], int]] = [
     (crc_of_marks_unchecked, 0),
     (old_end_after_an_empty_entry, 0),
     (damage_taken_for_the_end, 0),
+    (members_of_the_base_not_written, 0),
 ]
 
 

@@ -16,22 +16,23 @@ from duetime_store.log.commitlog import CommitLog
 from tests.twins import native
 
 raft = native("duetime_raft")
-from duetime_store.copies.copy import Copy  # noqa: E402 - needs the wheel
+from duetime_store.copies.copy import ENTRIES_MAX, BehindCopy, Copy  # noqa: E402 - needs the wheel
 
 
 class Host:
     """A directory, and the copy that is open on it."""
 
-    def __init__(self, root: Path, number: int, *voters: int) -> None:
+    def __init__(self, root: Path, number: int, *voters: int, entries_max: int = ENTRIES_MAX) -> None:
         root.mkdir(exist_ok=True)
-        self.root, self.state = root, RaftState(7, number, Roster(voters))
+        self.root, self.state, self.entries_max = root, RaftState(7, number, Roster(voters)), entries_max
         self.open()
 
     def open(self) -> None:
         self.log = CommitLog(Disk(), self.root / "commitlog", 64 * 1024)
         self.file = StateFile(Disk(), self.root, self.state)
         patience = 7 + 3 * self.state.id
-        self.copy = Copy(self.log, self.file, timeout_ticks=(patience, patience + 1))
+        ticks = patience, patience + 1
+        self.copy = Copy(self.log, self.file, timeout_ticks=ticks, entries_max=self.entries_max)
 
     def close(self) -> None:
         self.log.close()
@@ -246,6 +247,82 @@ def test_joint_change_replaces_a_voter(hosts: dict[int, Host], tmp_path: Path) -
     assert [(each.voters, bool(each.voters_outgoing), each.is_removed(2)) for each in rosters] == [
         ((1, 3, 4), False, True)
     ] * 3
+
+
+def test_old_entries_are_forgotten_and_a_start_reads_the_others(tmp_path: Path) -> None:
+    host = Host(tmp_path / "one", 1, 1, entries_max=8)
+    host.lead()
+    for number in range(20):
+        host.propose(b"%d" % number)
+        host.write_all()
+        host.copy.tick()
+        assert len(host.copy.entries) <= 9
+    host.write_all()
+    entries = host.copy.entries
+    status = host.copy.node.status()
+    assert (entries[-1].index, status["first"], status["applied"]) == (21, entries[0].index + 1, 21)
+    # 13 entries too many: five steps of 3, each in both slots, after the first state and a vote.
+    assert (host.file.state.base.index, host.file.state.serial) == (15, 12)
+    assert host.file.state.base.end == entries[0].end
+    host.close()
+    host.open()
+    assert host.copy.entries[1:] == entries[1:]
+    assert host.copy.committed == []
+    host.lead()
+    assert [entry.index for entry in host.copy.committed] == [*range(16, 23)]
+    host.close()
+
+
+def test_entries_that_a_heard_member_lacks_are_kept_within_the_limit(hosts: dict[int, Host]) -> None:
+    elect(hosts, 1)
+    leader, bases = hosts[1].copy, []
+    leader._entries_max = 12
+    for number in range(19):
+        hosts[1].propose(b"%d" % number)
+        exchange(hosts, *[3] if number >= 4 else [])
+        if number >= 13:
+            leader.tick()
+            bases.append(leader.entries[0].index)
+    match, _, is_heard = leader.node.status()["peers"][3]
+    assert (leader.last.index, match, is_heard) == (20, 5, True)
+    # The base would be 6 at entry 15, and 9 at entry 18, which is 12 entries behind 6.
+    assert bases == [5, 5, 5, 9, 9, 9]
+
+
+def test_member_that_lacks_forgotten_entries_has_to_take_a_directory(hosts: dict[int, Host]) -> None:
+    elect(hosts, 1)
+    leader = hosts[1].copy
+    for number in range(10):
+        hosts[1].propose(b"%d" % number)
+        exchange(hosts, 3)
+    leader.compact(8)
+
+    def rounds() -> None:
+        for _ in range(3):
+            leader.tick()
+            exchange(hosts)
+
+    with pytest.raises(BehindCopy) as raised:
+        rounds()
+    assert raised.value.index == 11
+
+
+def test_base_has_the_members_as_of_it(hosts: dict[int, Host]) -> None:
+    elect(hosts, 1)
+    host = hosts[1]
+    host.propose(b"a")
+    assert host.copy.change([(4, "learner")], Newcomer(4, "10.0.0.4:9821"))
+    host.propose(b"b")
+    exchange(hosts)
+    assert [entry.kind for entry in host.copy.entries[1:]] == [OWN, GROUP, MEMBERS, GROUP]
+    for base, learners in ((2, ()), (3, (4,))):
+        host.copy.compact(base)
+        host.write_all()
+        state = host.file.state
+        assert (state.base.index, state.roster.learners, state.commit) == (base, learners, 3)
+        host.close()
+        host.open()
+        assert host.copy.roster.learners == (4,)
 
 
 def test_lost_state_does_not_vote_twice_in_the_terms_of_the_log(hosts: dict[int, Host]) -> None:

@@ -96,6 +96,12 @@ class Nodes:
         """Index of the last entry on a copy's disk."""
         return self.membership(number).member.status["commit"]
 
+    def base(self, number: int) -> int:
+        """Index of the entry before the first one that a copy keeps; -1: it is not open."""
+        membership = self.nodes[number]._membership if number in self.nodes else None
+        member = membership._phase.member if membership is not None else None
+        return member._copy.entries[0].index if member is not None else -1
+
     def membership(self, number: int):
         membership = self.nodes[number]._membership
         assert membership is not None

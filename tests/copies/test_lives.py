@@ -17,6 +17,7 @@ def test_groups_keep_all_that_they_answered(part: int, tmp_path: Path) -> None:
     assert sum(len(group.truth.answered) for group in groups) > 50 * LIVES
     assert sum(group.faults for group in groups) > 5 * LIVES
     assert sum(group.repaired for group in groups) > 0
+    assert sum(group.behind for group in groups) > 0
 
 
 def test_seed_repeats_a_life(tmp_path: Path) -> None:

@@ -11,7 +11,19 @@ from duetime_format.marks import OWN
 from duetime_store.copies.entries import Entry
 from duetime_store.copies.roster import Roster
 from duetime_store.copies.statefile import RaftState, StateFile
-from duetime_store.copies.taking import Ask, Check, Giver, Listing, Point, Read, TakenOtherwise, begin, take
+from duetime_store.copies.taking import (
+    Ask,
+    Check,
+    Giver,
+    List,
+    Listing,
+    Point,
+    Read,
+    SourceBehind,
+    TakenOtherwise,
+    begin,
+    take,
+)
 from duetime_store.files.disk import Disk
 from duetime_store.log.segment import file_name
 
@@ -25,6 +37,8 @@ class Source:
 
     def __init__(self, root: Path) -> None:
         self.root, self.giver, self.asked = root, Giver(root), list[Ask]()
+        # Those before POINT.
+        self.points: list[Point] = []
         files = {"config/topics.json": b"{}", "checkpoint": b"point" * 99, "consumequeue/a/0/0": bytes(5_000) + b"unit"}
         for number in range(3):
             files[f"commitlog/{file_name(number * SEGMENT_BYTES)}"] = bytes([65 + number]) * SEGMENT_BYTES
@@ -38,7 +52,9 @@ class Source:
         self.asked.append(ask)
         if isinstance(ask, Read):
             return self.giver.read(ask)
-        return self.giver.check(ask) if isinstance(ask, Check) else Listing(self.giver.files(), POINT)
+        if isinstance(ask, Check):
+            return self.giver.check(ask)
+        return Listing(self.giver.files(), self.points.pop(0) if self.points else POINT)
 
 
 @pytest.fixture
@@ -100,9 +116,32 @@ def test_segment_with_other_bytes_is_refused(source: Source, file: StateFile, tm
 
 def test_copy_that_fell_behind_keeps_its_vote(source: Source, file: StateFile, tmp_path: Path) -> None:
     file.write(replace(file.state, roster=Roster((1, 2, 4)), term=5, vote=2, is_taking=False, cut=100))
-    begin(file)
+    begin(file, 8)
     run(source, file, tmp_path / "target")
     assert (file.state.term, file.state.vote, file.state.commit, file.state.is_cutting) == (5, 2, 9, False)
+
+
+def test_member_without_entries_that_were_acknowledged_is_no_source(
+    source: Source, file: StateFile, tmp_path: Path
+) -> None:
+    begin(file, 10)
+    with pytest.raises(SourceBehind, match="its last entry is 9, and 10 is committed"):
+        run(source, file, tmp_path / "target")
+    assert source.asked == [List()]
+
+
+def test_log_that_grows_while_it_is_taken_is_taken_up_to_its_last_segment(
+    source: Source, file: StateFile, tmp_path: Path
+) -> None:
+    """Without that, entries after an early point may be compacted before a long log has been taken."""
+    early = replace(POINT, entry=Entry(2, 3, OWN, SEGMENT_BYTES - 9, SEGMENT_BYTES - 9, 1_000))
+    middle = replace(POINT, entry=Entry(5, 3, OWN, SEGMENT_BYTES + 9, SEGMENT_BYTES + 9, 1_100))
+    source.points = [early, early, middle]
+    run(source, file, tmp_path / "target")
+    assert file.state.base == POINT.entry
+    assert (tmp_path / "target" / "commitlog" / file_name(2 * SEGMENT_BYTES)).read_bytes()[4_999:5_001] == b"C\0"
+    checked = [ask.path for ask in source.asked if isinstance(ask, Check) and ask.path.startswith("commitlog")]
+    assert checked == [f"commitlog/{file_name(number * SEGMENT_BYTES)}" for number in range(3)]
 
 
 @pytest.mark.parametrize("path", ["../secret", "/etc/passwd", "lock", "duetimeRaft", "config/../../secret", ""])

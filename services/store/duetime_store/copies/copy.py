@@ -10,7 +10,7 @@ from duetime_format.errors import DamagedBytes
 from duetime_format.marks import GROUP, MEMBERS, OWN
 
 from duetime_store.copies.entries import Entry, Runs, described, is_of, made, received
-from duetime_store.copies.roster import Newcomer
+from duetime_store.copies.roster import Newcomer, Roster
 from duetime_store.copies.scanning import Damage, View, repairs, scan
 from duetime_store.copies.statefile import StateFile
 from duetime_store.copies.taking import Point
@@ -19,6 +19,8 @@ from duetime_store.log.commitlog import CommitLog
 
 # Entries that a member may lack when it is given leadership, or a vote.
 BEHIND_MAX = 1_024
+# Entries kept up to the last applied one. A start reads them, and a member further behind takes a directory.
+ENTRIES_MAX = 262_144
 Role = Literal["voter", "learner", "removed"]
 
 
@@ -31,8 +33,12 @@ class DamagedLog(Exception):
 
 
 class BehindCopy(Exception):
-    """The leader no longer has the entries that this copy lacks: it has to take a directory. The core is of no more
-    use."""
+    """The leader no longer has the entries that this copy lacks: it has to take a directory with the committed entry
+    `index`. The core is of no more use."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(f"the leader no longer has all entries up to {index}")
+        self.index = index
 
 
 def opened(log: CommitLog, file: StateFile) -> tuple[Entry, list[Entry]]:
@@ -82,8 +88,15 @@ class Copy:
     the other, and publishes `committed` in order. It moves bytes and decides nothing.
     """
 
-    def __init__(self, log: CommitLog, file: StateFile, *, timeout_ticks: tuple[int, int] = (10, 20)) -> None:
-        """Opens the copy; blocking.
+    def __init__(
+        self,
+        log: CommitLog,
+        file: StateFile,
+        *,
+        timeout_ticks: tuple[int, int] = (10, 20),
+        entries_max: int = ENTRIES_MAX,
+    ) -> None:
+        """Opens the copy; blocking. A tick compacts more than `entries_max` entries.
 
         Raises:
             DamagedLog, StartupError: see `opened`.
@@ -91,7 +104,7 @@ class Copy:
         first, found = opened(log, file)
         state = self._state = file.state
         self._log, self._file, self._writer = log, file, Writer(log, file)
-        self.entries = [first, *found]
+        self.entries, self._entries_max = [first, *found], entries_max
         self.flushed = self.entries[-1]
         self.sendings: list[Sending] = []
         self.committed: list[Entry] = []
@@ -102,8 +115,8 @@ class Copy:
         # An entry of a later term than the state's: the newer slot is damaged. This copy gives no vote in that term.
         term, vote = (state.term, state.vote) if state.term >= self.flushed.term else (self.flushed.term, state.id)
         self._voted = term, vote
-        # The members as of the last entry in `committed`.
-        self.roster = state.roster
+        # The members as of the base, and as of each later change in `committed`, with its index.
+        self._rosters = [(first.index, state.roster)]
         # The last change of members that was proposed here, or a later entry: no other begins before it is applied.
         self._change = 0
         # The last entry that was looked at for a change of members.
@@ -147,13 +160,34 @@ class Copy:
         """The last entry, flushed or not; the next one begins at its end."""
         return self.entries[-1]
 
+    @property
+    def roster(self) -> Roster:
+        """The members as of the last entry in `committed`."""
+        return self._rosters[-1][1]
+
     def tick(self) -> None:
         self.node.tick()
-        for number, (_, state, _) in self.node.status()["peers"].items():
+        status = self.node.status()
+        for number, (_, state, _) in status["peers"].items():
             if state == "statesnapshot":
                 # The member takes a directory by itself; until then it is probed again.
                 self.node.snapshot_sent(number, False)
+        if (least := status["applied"] - self._entries_max) > self.entries[0].index:
+            # A quarter more, so that the base moves rarely; but not those that members may still get.
+            matches = [match for match, _, is_heard in status["peers"].values() if is_heard and match >= least]
+            self.compact(min([least + self._entries_max // 4, *matches]))
         self._drain()
+
+    def compact(self, index: int) -> None:
+        """Forgets the entries up to an applied one. It becomes the base of the log, durably by one of `next_write`."""
+        base = self.entry(index)
+        del self.entries[: index - self.entries[0].index]
+        self.node.compact(index)
+        while len(self._rosters) > 1 and self._rosters[1][0] <= index:
+            del self._rosters[0]
+        roster = self._rosters[0][1]
+        self._looked = max(self._looked, index)
+        self._writes.append(Write(lambda: self._writer.begin_after(base, roster)))
 
     def receive(self, message: bytes, payload: bytes) -> bool:
         """Takes a message; False: it or its bytes are not valid, and nothing changed."""
@@ -271,7 +305,7 @@ class Copy:
         """Takes the core's work after every call of it."""
         while (work := self.node.ready()) is not None:
             if work["snapshot"] is not None:
-                raise BehindCopy
+                raise BehindCopy(work["snapshot"][0])
             hard = work["hard"]
             if hard is not None and hard[:2] != self._voted:
                 self._write_vote(*hard)
@@ -299,7 +333,7 @@ class Copy:
         for index, _, kind, data in rows:
             if kind == 1:
                 members, context = self.node.apply_conf(index, data), duetime_raft.context(data)
-                self.roster = self.roster.after(members, Newcomer.decode(context))
+                self._rosters.append((index, self.roster.after(members, Newcomer.decode(context))))
             else:
                 self.node.applied(index)
             self.committed.append(self.entry(index))

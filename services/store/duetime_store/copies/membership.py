@@ -263,10 +263,15 @@ class Membership:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.member.run(tick_ms))
                 group.create_task(self._report(tick_ms))
-        except* BehindCopy:
+        except* BehindCopy as behind:
             assert self._files is not None
             assert self._files.state is not None
-            await asyncio.get_running_loop().run_in_executor(self.member.executor, begin, self._files.state)
+            error: BaseException = behind
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            assert isinstance(error, BehindCopy)
+            run, state = asyncio.get_running_loop().run_in_executor, self._files.state
+            await run(self.member.executor, begin, state, error.index)
             text = "the leader no longer has the entries that this copy lacks: it takes a directory after a restart"
             raise StartupError(text) from None
 

@@ -64,7 +64,7 @@ class RaftState:
         """The state of a copy whose first entry follows this committed one."""
         return replace(
             self,
-            commit=base.index,
+            commit=max(self.commit, base.index),
             index=base.index,
             entry_term=base.term,
             position=base.end,

@@ -1,6 +1,8 @@
 """Takes the store directory of another member, in place of a log that this copy does not have, or has no more.
 
     all files but the log ──▶ a point: the last committed entry ──▶ segments of the log up to it ──▶ duetimeRaft
+                                          ▲                                  │
+                                          └───── another segment is full ────┘
 
 `take` writes and asks; its caller carries the questions to the member. Equal files are skipped, so that an interrupted
 run continues. Until the end `duetimeRaft` marks the directory as incomplete.
@@ -35,6 +37,10 @@ PIECE_BYTES = 1024 * 1024
 
 class TakenOtherwise(DueTimeError):
     """A segment arrived with other bytes than the member has."""
+
+
+class SourceBehind(DueTimeError):
+    """The member lacks committed entries that this copy may have acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,20 +90,16 @@ def take(disk: Disk, root: Path, file: StateFile) -> Generator[Ask, Any, None]:
     """Takes a directory; `file` is marked as incomplete before. Blocking between two questions.
 
     Raises:
-        TakenOtherwise
+        TakenOtherwise, SourceBehind
     """
     listing: Listing = yield List()
+    if listing.point.entry.index < file.state.commit:
+        raise SourceBehind(f"its last entry is {listing.point.entry.index}, and {file.state.commit} is committed")
     taken = set()
     for path, size in listing.files:
         if (yield from _take_file(disk, root, path, size, size)):
             taken.add(path)
-    point = (yield List()).point
-    size = point.segment_bytes
-    for base in range(point.begin, point.entry.end, size):
-        path = f"{LOG}/{file_name(base)}"
-        if not (yield from _take_file(disk, root, path, size, min(point.entry.end - base, size))):
-            raise TakenOtherwise(f"the segment {path} was deleted meanwhile")
-        taken.add(path)
+    point = yield from _take_log(disk, root, taken)
     for path, _ in _files(root):
         if path not in taken:
             disk.unlink(root / path)
@@ -106,9 +108,28 @@ def take(disk: Disk, root: Path, file: StateFile) -> Generator[Ask, Any, None]:
     finish(file, point)
 
 
-def begin(file: StateFile) -> None:
-    """Marks the directory as incomplete, durably. Blocking."""
-    file.write_both(replace(file.state, is_taking=True))
+def _take_log(disk: Disk, root: Path, taken: set[str]) -> Generator[Ask, Any, Point]:
+    """Takes the log up to a point less than a segment before the member's present one; adds its files to `taken`."""
+    point: Point = (yield List()).point
+    at, size, end = point.begin, point.segment_bytes, point.entry.end
+    while at < end:
+        if end < at + size:
+            # A long log takes long: without its later part, the leader might have compacted the entries after it.
+            point = (yield List()).point
+            end = point.entry.end
+        path = f"{LOG}/{file_name(at)}"
+        if not (yield from _take_file(disk, root, path, size, min(end - at, size))):
+            raise TakenOtherwise(f"the segment {path} was deleted meanwhile")
+        taken.add(path)
+        at += size
+    return point
+
+
+def begin(file: StateFile, committed: int) -> None:
+    """Marks the directory as incomplete, durably. The other one must have the entry `committed`: this copy may have
+    acknowledged entries up to it. Blocking."""
+    state = file.state
+    file.write_both(replace(state, is_taking=True, commit=max(state.commit, committed)))
 
 
 def finish(file: StateFile, point: Point) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from duetime_store.copies.entries import Entry
+from duetime_store.copies.roster import Roster
 from duetime_store.copies.statefile import NO_CUT, StateFile
 from duetime_store.files.disk import Buffer
 from duetime_store.log.commitlog import CommitLog
@@ -43,6 +44,10 @@ class Writer:
     def vote(self, term: int, vote: int, commit: int) -> None:
         """Makes a term and a vote durable. Blocking."""
         self._file.write(replace(self._file.state, term=term, vote=vote, commit=commit))
+
+    def begin_after(self, base: Entry, roster: Roster) -> None:
+        """Makes an applied entry the base of the log, with the members as of it, durably. Blocking."""
+        self._file.write_both(replace(self._file.state.after(base), roster=roster))
 
     def cut(self, position: int) -> None:
         """Zeroes an overruled tail, durably. Blocking.
