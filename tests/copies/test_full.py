@@ -1,13 +1,13 @@
 """Copies whose disks are full: leadership moves to one with room, and a full follower waits."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import grpc
 import pytest
 from duetime.v1 import store_pb2, store_pb2_grpc
-from duetime_core.clock import SystemClock
+from duetime_core.clock import SystemClock, turn
 from duetime_core.errors import StartupError
 from duetime_core.rpc.serving import make_channel
 from duetime_store.node import StoreNode
@@ -133,6 +133,38 @@ async def test_leader_with_a_full_disk_hands_over_and_follows(tmp_path: Path) ->
         nodes.disks[old].leave(GIB // 2)
         await nodes.until(lambda: nodes.flushed(old) == nodes.flushed(leader))
         assert not nodes.nodes[leader].store.gate.full
+
+
+async def test_copy_that_stops_while_it_opens_the_store_never_serves(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path)
+    opening: asyncio.Queue[int] = asyncio.Queue()
+    is_stopping = asyncio.Event()
+
+    def delayed(number: int, begin: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+        async def begin_later(*parts: object) -> None:
+            opening.put_nowait(number)
+            await is_stopping.wait()
+            await begin(*parts)
+
+        return begin_later
+
+    try:
+        for number in NUMBERS:
+            await nodes.start(number)
+            node = nodes.nodes[number]
+            node._open = delayed(number, node._open)  # type: ignore[method-assign]
+        async with asyncio.timeout(DEADLINE_S):
+            leader = await opening.get()
+        node = nodes.nodes.pop(leader)
+        stop = asyncio.ensure_future(node.stop())
+        await turn()
+        is_stopping.set()
+        await stop
+        assert node._serving is None
+    finally:
+        is_stopping.set()
+        for number in list(nodes.nodes):
+            await nodes.stop(number)
 
 
 async def test_shard_with_full_disks_rejects_sends_and_keeps_its_leader(tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ class StoreNode:
         self._membership: Membership | None = None
         # Runs this process's copy, and the store while that leads.
         self._copy: asyncio.Task[None] | None = None
+        self._leading: asyncio.Task[None] | None = None
         self._follower: Follower | None = None
 
     @property
@@ -163,7 +164,7 @@ class StoreNode:
         await membership.join(self._threads.flush)
         async with asyncio.TaskGroup() as group:
             group.create_task(membership.run())
-            group.create_task(self._lead(membership, directory, reserve))
+            self._leading = group.create_task(self._lead(membership, directory, reserve))
 
     async def _lead(self, membership: "Membership", directory: StoreDirectory, reserve: Reserve) -> None:
         """Follows until this copy leads; then opens the store and serves."""
@@ -325,6 +326,10 @@ class StoreNode:
         wait for exports.
         """
         self._stopping = True
+        if self._leading is not None and not (self._serving and self._serving.server.health.ready):
+            # It would open the store and serve while the rest of the node stops.
+            self._leading.cancel()
+            await asyncio.wait({self._leading})
         parts, directory = self._parts, self._directory
         if parts:
             parts.exporter.end()
@@ -338,6 +343,7 @@ class StoreNode:
             parts.exporter.close()
         if parts and directory and self._serving:
             await self._end_loops(parts, directory, self._serving.loops)
+        if parts:
             parts.alarm.close()
         if self._membership is not None:
             await self._leave(self._membership)
