@@ -231,7 +231,7 @@ async def test_a_shard_that_does_not_answer_is_a_fault_of_its_schedules(tmp_path
         shards = [one.put.schedule.shard for one in await put_all(gateway, *puts)]
         await ending.aclose()
         request = schedules_pb2.PutSchedulesRequest(puts=puts)
-        results = (await gateway.stub.PutSchedules(request, timeout=5)).results
+        results = (await gateway.stub.PutSchedules(request, timeout=60)).results
     assert [(one.put.unchanged, one.fault.retriable) for one in results] == [
         (shard == 0, shard == 1) for shard in shards
     ]

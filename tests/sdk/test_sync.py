@@ -79,7 +79,7 @@ def test_a_puller_closed_by_another_thread_ends_its_loop(threaded_tap: Gateway, 
     loop = threading.Thread(target=lambda: list(puller))
     loop.start()
     puller.close()
-    loop.join(10)
+    loop.join(60)
     assert not loop.is_alive()
 
 
@@ -174,7 +174,7 @@ def test_ctrl_c_at_any_moment_of_a_send_leaves_other_threads_sending(threaded_ta
             producer.send("orders", b"x")
             stopped.set()
             for thread in threads:
-                thread.join(10)
+                thread.join(60)
             print(interrupted > 100, min(before) > 0, any(thread.is_alive() for thread in threads))
         """.replace("orders", topic),
         threaded_tap.address,

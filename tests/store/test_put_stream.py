@@ -55,7 +55,7 @@ class Streaming(Running):
     async def takes_calls(self) -> bool:
         """A call that arrives just when the server stops may never be answered: it has a deadline."""
         try:
-            await self.stub.Describe(store_pb2.DescribeRequest(), timeout=1)
+            await self.stub.Describe(store_pb2.DescribeRequest(), timeout=10)
         except grpc.aio.AioRpcError:
             return False
         return True
@@ -68,7 +68,7 @@ class Streaming(Running):
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Streaming]:
-    async with Streaming(tmp_path / "store", Held(), drain_ms=5_000) as node:
+    async with Streaming(tmp_path / "store", Held(), drain_ms=60_000) as node:
         node.open()
         yield node
         node.disk.is_free.set()
