@@ -178,6 +178,9 @@ class Life:
         if len(leaders) != 1 or leaders[0].copy is None or leaders[0].copy.roster.learners:
             return False
         self._members = leaders[0].copy.roster.numbers
+        if not self._members <= self.group.machines.keys():
+            # This leader has yet to apply the removal of a member that has left.
+            return False
         copies = [self.group.machines[number].copy for number in self._members]
         return all(copy is not None and copy.node.status()["applied"] == committed for copy in copies)
 
