@@ -30,6 +30,8 @@ class Life:
         # Members change in every third life.
         self._changes = random.Random(seed + 2) if seed % 3 == 2 else None
         self._highest = max(self.group.voters)
+        # Leaders are read in every other life.
+        self._reads = random.Random(seed + 3) if seed % 2 == 0 else None
 
     def run(self) -> Group:
         group, dice = self.group, self.dice
@@ -43,6 +45,8 @@ class Life:
         group.after(dice.randrange(300, 900), self._fault)
         if self._changes is not None:
             group.after(self._changes.randrange(200, 600), self._replace, self._changes)
+        if self._reads is not None:
+            group.after(0, self._read, self._reads)
         group.run(LOAD_MS)
         self._peace()
         self._compare()
@@ -58,6 +62,15 @@ class Life:
             if leaders:
                 self.dice.choice(leaders).propose(self._token())
             self.group.after(self.dice.randrange(2, 30), self._propose)
+
+    def _read(self, dice: random.Random) -> None:
+        """Reads one of the copies, which may take itself for the leader; sometimes its process is stopped before."""
+        if self._faulty:
+            leaders = [each for each in self.group.machines.values() if self._leads(each)]
+            if leaders and dice.random() < 0.02:
+                dice.choice(leaders).stop(dice.randrange(100, 600))
+            dice.choice([*self.group.machines.values()]).read(asks=dice.random() < 0.8)
+            self.group.after(dice.randrange(1, 15), self._read, dice)
 
     def _leads(self, machine: Machine) -> bool:
         return machine.copy is not None and machine.copy.node.status()["role"] == "leader"

@@ -50,17 +50,22 @@ class Relay:
         assert task is not None
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        await self._is_open.wait()
-        # A copy that is not there refuses; a connection ends in the middle of bytes when a process is killed.
-        with suppress(OSError):
-            to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self._target)
-            try:
-                async with asyncio.TaskGroup() as group:
-                    group.create_task(self._pass(reader, to_writer))
-                    group.create_task(self._pass(to_reader, writer))
-            finally:
-                to_writer.close()
-        writer.close()
+        try:
+            await self._is_open.wait()
+            # A copy that is not there refuses; a connection ends in the middle of bytes when a process is killed.
+            with suppress(OSError):
+                await self._connect(reader, writer)
+        finally:
+            writer.close()
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._pass(reader, to_writer))
+                group.create_task(self._pass(to_reader, writer))
+        finally:
+            to_writer.close()
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):

@@ -3,8 +3,8 @@
     events   | tick | message arrives | write done | client proposes | fault |        one heap, by time in ms
 
 Faults: loss, duplicates, reordering, delays and one-way cuts of the network; kills and power cuts in the middle of any
-operation of a disk, with torn writes; flipped bytes; handovers; members replaced by machines that take a directory;
-lists of entries that are compacted soon, so that members fall behind.
+operation of a disk, with torn writes; stopped processes; flipped bytes; handovers; members replaced by machines that
+take a directory; lists of entries that are compacted soon, so that members fall behind.
 """
 
 import heapq
@@ -22,6 +22,7 @@ from duetime_core.errors import StartupError
 from duetime_format.record import Record, encode
 from duetime_store.copies.copy import ENTRIES_MAX, BehindCopy, Copy, DamagedLog, repaired
 from duetime_store.copies.entries import Entry
+from duetime_store.copies.reads import LeaderMoment
 from duetime_store.copies.roster import Roster
 from duetime_store.copies.scanning import Damage
 from duetime_store.copies.statefile import RaftState, StateFile
@@ -60,6 +61,8 @@ class Truth:
     places: list[Place] = field(default_factory=list)
     # Position of each token's entry.
     answered: dict[bytes, int] = field(default_factory=dict)
+    # Highest index of an answered entry.
+    answered_last: int = 0
 
     def committed(self, index: int, place: Place, where: int) -> None:
         if index == len(self.places) + 1:
@@ -67,10 +70,22 @@ class Truth:
         if self.places[index - 1] != place:
             raise Violation(f"copy {where} has {place} as entry {index}, another copy {self.places[index - 1]}")
 
-    def answer(self, token: bytes, position: int) -> None:
+    def answer(self, token: bytes, index: int, position: int) -> None:
         if token in self.answered:
             raise Violation(f"{token!r} was answered twice")
         self.answered[token] = position
+        self.answered_last = max(self.answered_last, index)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRead:
+    """A read that waits for its proof. `found`: entries that it saw; `wanted`: those answered before."""
+
+    moment: LeaderMoment
+    # Number of a round of heartbeats; 0: a later entry is to be the proof.
+    asked: int
+    found: int
+    wanted: int
 
 
 class Machine:
@@ -93,6 +108,9 @@ class Machine:
         self.life = 0
         self.busy: Write | None = None
         self.waiting: dict[int, tuple[int, bytes]] = {}
+        self.reading: list[OpenRead] = []
+        # The process is stopped until then.
+        self.stopped_until = 0
         # Term by index of the entries on the disk.
         self.durable: dict[int, int] = {}
 
@@ -100,6 +118,7 @@ class Machine:
         """Starts the process; a power cut may interrupt that too."""
         self.life += 1
         self.is_up, self.busy, self.waiting, self.damage, self.steps = True, None, {}, None, None
+        self.reading, self.stopped_until = [], 0
         try:
             roster = Roster(()) if self.joins else Roster(self.group.voters, highest=len(self.group.voters))
             self.file = StateFile(self.disk, self.root, RaftState(GROUP, self.number, roster, is_taking=self.joins))
@@ -192,7 +211,14 @@ class Machine:
         if life == self.life and not self.is_up:
             self.boot()
 
+    def stop(self, ms: int) -> None:
+        """Stops the process for a while. When it continues it knows of nothing that happened, and reads come first."""
+        self.stopped_until = self.group.now + ms
+        self.group.after(ms, self.read)
+
     def tick(self, life: int) -> None:
+        if self.is_stopped(self.tick, life):
+            return
         if life == self.life and self.copy is not None:
             self.act(self.copy.tick)
             if self.copy is not None:
@@ -232,6 +258,7 @@ class Machine:
         if copy.roster.is_removed(self.number):
             self.leave()
             return
+        self._read_on(copy)
         if self.busy is None and copy.next_write is not None:
             self.busy = copy.next_write
             took = self.group.dice.randrange(1, 8) if self.busy.run else 0
@@ -253,7 +280,16 @@ class Machine:
             self.release()
             self.group.removed += 1
 
+    def is_stopped(self, act: Callable[..., None], *values: object) -> bool:
+        """Whether the process is stopped; the act is done when it continues."""
+        ms = self.stopped_until - self.group.now
+        if ms > 0:
+            self.group.after(ms, act, *values)
+        return ms > 0
+
     def _write(self, life: int) -> None:
+        if self.is_stopped(self._write, life):
+            return
         if life != self.life or self.copy is None or self.busy is None:
             return
         write, copy = self.busy, self.copy
@@ -281,12 +317,35 @@ class Machine:
                 raise Violation(f"{token!r} was answered with {holders} copies")
             if data.count(token) != 1:
                 raise Violation(f"{token!r} was answered at the place of other bytes")
-            self.group.truth.answer(token, entry.position)
+            self.group.truth.answer(token, entry.index, entry.position)
+
+    def read(self, *, asks: bool = True) -> None:
+        """Reads the committed entries, if this copy leads as far as it knows. `asks`: for a round of heartbeats."""
+        copy, wanted = self.copy, self.group.truth.answered_last
+        if copy is None or self.group.now < self.stopped_until or (moment := copy.moment) is None:
+            return
+        found, asked = copy.node.status()["applied"], 0
+        if asks:
+            asked = copy.ask()
+        self.reading.append(OpenRead(moment, asked, found, wanted))
+        self.act(lambda: None)
+
+    def _read_on(self, copy: Copy) -> None:
+        """Completes the reads that are proven."""
+        waiting, term = [], copy.node.status()["term"]
+        for read in self.reading:
+            if copy.is_proven(read.moment, read.asked):
+                if read.found < read.wanted:
+                    raise Violation(f"copy {self.number} read {read.found} entries, {read.wanted} were answered")
+                self.group.reads += 1
+            elif read.moment.term == term:
+                waiting.append(read)
+        self.reading = waiting
 
     def propose(self, token: bytes) -> bool:
         """Stages records with the token and proposes them; False: this copy does not lead."""
         copy, dice = self.copy, self.group.dice
-        if copy is None:
+        if copy is None or self.group.now < self.stopped_until:
             return False
         runs: list[tuple[int, list[bytes]]] = []
         at = copy.last.end
@@ -359,8 +418,9 @@ class Group:
         self.voters = tuple(range(1, members + 1))
         self.truth = Truth()
         self.now = 0
-        # Repaired ranges; faults; directories taken, machines removed; members that fell behind.
-        self.repaired = self.faults = self.taken = self.removed = self.behind = 0
+        # Repaired ranges; faults; directories taken, machines removed; members that fell behind; reads
+        # completed.
+        self.repaired = self.faults = self.taken = self.removed = self.behind = self.reads = 0
         # See Copy.
         self.entries_max = ENTRIES_MAX
         self._events: list[tuple[int, int, Callable[..., None], tuple[object, ...]]] = []
@@ -394,6 +454,8 @@ class Group:
     def _arrive(self, sender: int, sending: Sending) -> None:
         machine = self.machines.get(sending.to)
         if machine is None or (copy := machine.copy) is None:
+            return
+        if machine.is_stopped(self._arrive, sender, sending):
             return
         if copy.roster.is_removed(sender):
             if sender in self.machines:

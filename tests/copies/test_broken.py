@@ -9,6 +9,7 @@ from duetime_format.marks import EntryMark
 from duetime_store.copies import scanning
 from duetime_store.copies.copy import Copy
 from duetime_store.copies.entries import Entry
+from duetime_store.copies.reads import LeaderMoment, LeaderRounds
 from duetime_store.copies.roster import Roster
 from duetime_store.copies.writes import Write, Writer
 from duetime_store.log.commitlog import CommitLog
@@ -76,6 +77,30 @@ def members_of_the_base_not_written(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Writer, "begin_after", broken)
 
 
+def reads_without_a_proof(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Copy, "is_proven", lambda *_: True)
+
+
+def reads_that_join_the_round_under_way(patch: pytest.MonkeyPatch) -> None:
+    ask = LeaderRounds.ask
+
+    def broken(rounds: LeaderRounds) -> int:
+        is_under_way = rounds.done < rounds._begun and rounds._node.status()["term"] == rounds._term
+        return rounds._begun if is_under_way else ask(rounds)
+
+    patch.setattr(LeaderRounds, "ask", broken)
+
+
+def reads_before_an_entry_of_the_term(patch: pytest.MonkeyPatch) -> None:
+    """A new leader has all answered entries, and may not know that they are committed."""
+
+    def moment(copy: Copy) -> LeaderMoment | None:
+        status = copy.node.status()
+        return LeaderMoment(status["term"], copy.last.index) if status["role"] == "leader" else None
+
+    patch.setattr(Copy, "moment", property(moment))
+
+
 # The rules, each with a seed from which on few lives are needed.
 RULES: list[tuple[Callable[[pytest.MonkeyPatch], None], int]] = [
     (no_flush_of_entries, 0),
@@ -86,6 +111,9 @@ RULES: list[tuple[Callable[[pytest.MonkeyPatch], None], int]] = [
     (old_end_after_an_empty_entry, 0),
     (damage_taken_for_the_end, 0),
     (members_of_the_base_not_written, 0),
+    (reads_without_a_proof, 0),
+    (reads_that_join_the_round_under_way, 0),
+    (reads_before_an_entry_of_the_term, 0),
 ]
 
 

@@ -347,3 +347,48 @@ def test_directory_of_another_group_is_refused(tmp_path: Path) -> None:
     host.root, host.state = tmp_path / "one", RaftState(8, 1, Roster((1,)))
     with pytest.raises(StartupError, match="belongs to copy 1 of group 7"):
         host.open()
+
+
+def test_reads_share_the_next_round_of_heartbeats(hosts: dict[int, Host]) -> None:
+    elect(hosts, 1)
+    one = hosts[1].copy
+    moment = one.moment
+    assert moment is not None
+    first = one.ask()
+    # The round has begun: calls that come now need the next one, and share it.
+    assert (first, one.ask(), one.ask()) == (1, 2, 2)
+    assert not one.is_proven(moment, first)
+    exchange(hosts, 3)
+    assert one.is_proven(moment, first)
+    assert one.is_proven(moment, 2)
+    assert not one.is_proven(moment, 3)
+    assert not one.is_proven(moment)
+
+
+def test_later_entry_proves_a_read_and_an_earlier_one_does_not(hosts: dict[int, Host]) -> None:
+    elect(hosts, 1)
+    one = hosts[1].copy
+    hosts[1].propose(b"a")
+    moment = one.moment
+    assert moment is not None
+    exchange(hosts)
+    assert not one.is_proven(moment)
+    hosts[1].propose(b"b")
+    exchange(hosts)
+    assert one.is_proven(moment)
+
+
+def test_deposed_leader_proves_nothing(hosts: dict[int, Host]) -> None:
+    elect(hosts, 1)
+    one = hosts[1].copy
+    moment = one.moment
+    assert moment is not None
+    asked = one.ask()
+    exchange(hosts, 1)
+    elect(hosts, 2, 1)
+    assert not one.is_proven(moment, asked)
+    exchange(hosts)
+    hosts[2].copy.tick()
+    exchange(hosts)
+    assert one.moment is None
+    assert not one.is_proven(moment, asked)

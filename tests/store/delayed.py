@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 
+from duetime_store.writing.committing import Leadership
 from duetime_store.writing.staging import FlushBatch
 
 
@@ -21,6 +22,7 @@ class Delayed:
         self._groups: list[tuple[int, asyncio.Future[None]]] = []
 
     wants_entry = False
+    leadership: Leadership | None = None
 
     def write(self, group: FlushBatch) -> None:
         """See Committer."""

@@ -17,6 +17,7 @@ from duetime_format.compiled import check_fits
 from duetime_format.record import host_bytes
 from prometheus_client import CollectorRegistry
 
+from duetime_store.calls import add_calls
 from duetime_store.copies.statefile import refuse_copy
 from duetime_store.files.directory import DirectoryInUse, StoreDirectory, advertised_port, save_advertised_port
 from duetime_store.files.disk import Disk
@@ -235,7 +236,7 @@ class StoreNode:
     async def _serve(self, parts: StoreParts, server: Server, config: Path) -> None:
         settings = self._settings
         service = self._service = StoreService(parts, shard=settings.shard)
-        service.add_to(server.grpc)
+        add_calls(service, server.grpc, self._committer.leadership)
         # A copy's probe port is open while it follows, too.
         probe_port = NO_PORT if self._membership is not None else settings.probe_port
         await server.start(settings.host, settings.port, probe_port=probe_port, front=settings.front)

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Awaitable
 from contextlib import aclosing
 from typing import Any, TypeVar
 
-import grpc
 from duetime.v1 import (
     consumer_pb2,
     export_pb2,
@@ -102,18 +101,6 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self._receive_streams = parts.receive_streams
         # Set once the server listens.
         self.store_host = b""
-
-    def add_to(self, server: grpc.aio.Server) -> None:
-        """Registers all calls. Some come first and by hand: their answers are already encoded, which generated code
-        does not expect."""
-        encoded: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            "Export": grpc.unary_stream_rpc_method_handler(self.Export, export_pb2.ExportRequest.FromString),
-            "Subscribe": grpc.stream_stream_rpc_method_handler(
-                self.Subscribe, subscriptions_pb2.SubscribeRequest.FromString
-            ),
-        }
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, encoded),))
-        store_pb2_grpc.add_StoreServicer_to_server(self, server)  # type: ignore[no-untyped-call]
 
     async def Put(self, request: store_pb2.PutRequest, context: Any) -> store_pb2.PutResponse:
         return self._put_response(await self._durably(self._store.put(request.records, request.batches)))

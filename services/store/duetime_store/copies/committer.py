@@ -27,6 +27,11 @@ class Copies:
         self._committed: asyncio.Future[None] | None = None
 
     @property
+    def leadership(self) -> Member:
+        """See Committer."""
+        return self._member
+
+    @property
     def wants_entry(self) -> bool:
         """See Committer: a change of members waits."""
         return self._member.wants_change

@@ -10,6 +10,7 @@ from duetime_format.errors import DamagedBytes
 from duetime_format.marks import GROUP, MEMBERS, OWN
 
 from duetime_store.copies.entries import Entry, Runs, described, is_of, made, received
+from duetime_store.copies.reads import LeaderMoment, LeaderRounds
 from duetime_store.copies.roster import Newcomer, Roster
 from duetime_store.copies.scanning import Damage, View, repairs, scan
 from duetime_store.copies.statefile import StateFile
@@ -135,6 +136,7 @@ class Copy:
             entries=[(each.index, each.term, int(each.kind == MEMBERS), _core_data(each)) for each in found],
             timeout_ticks=timeout_ticks,
         )
+        self._rounds = LeaderRounds(self.node)
         self._drain()
 
     def attach(self, log: CommitLog) -> None:
@@ -273,6 +275,31 @@ class Copy:
         self._drain()
 
     @property
+    def moment(self) -> LeaderMoment | None:
+        """The present, if this copy leads, and has committed all entries that earlier leaders may have answered."""
+        status = self.node.status()
+        # A leader knows this once an entry of its own term is committed.
+        knows_all = self.entry(status["applied"]).term == status["term"]
+        return LeaderMoment(status["term"], self.last.index) if status["role"] == "leader" and knows_all else None
+
+    def ask(self) -> int:
+        """Has the next round of heartbeats begin, and returns its number; only while there is a `moment`."""
+        asked = self._rounds.ask()
+        self._drain()
+        return asked
+
+    def is_proven(self, moment: LeaderMoment, asked: int = 0) -> bool:
+        """Whether no other copy had led by `moment`; `asked`: a round that began afterwards."""
+        status = self.node.status()
+        if (status["role"], status["term"]) != ("leader", moment.term):
+            return False
+        return status["applied"] > moment.last or (asked > 0 and self.is_answered(asked))
+
+    def is_answered(self, asked: int) -> bool:
+        """Whether a majority has answered a round."""
+        return asked <= self._rounds.done
+
+    @property
     def point(self) -> Point:
         """The last committed entry, which is on this copy's disk; a copied directory begins after it."""
         entry = self.entry(self.node.status()["applied"])
@@ -323,6 +350,7 @@ class Copy:
             self._writes.append(Write(None, work["number"], [self._sending(*s) for s in work["messages_flushed"]]))
             self._waiting += work["committed"]
             self._apply()
+            self._rounds.take(work["reads"])
         self._incoming.clear()
 
     def _apply(self) -> None:

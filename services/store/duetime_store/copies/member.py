@@ -21,6 +21,7 @@ from duetime_store.copies.copy import Copy, Role
 from duetime_store.copies.entries import Entry, Runs
 from duetime_store.copies.links import Heard, RemovedCopy
 from duetime_store.copies.peers import Peers
+from duetime_store.copies.reads import LeaderMoment
 from duetime_store.copies.room import DiskRoom
 from duetime_store.copies.roster import Newcomer, Roster
 from duetime_store.copies.scanning import Damage
@@ -69,6 +70,10 @@ class Member:
         # Own entries that are not on the disk, or not committed.
         self._writing: deque[tuple[Entry, Done]] = deque()
         self._committing: deque[tuple[Entry, Done]] = deque()
+        # Calls that wait for a round of heartbeats, by its number.
+        self._confirming: deque[tuple[int, Done]] = deque()
+        # Answers by their proof: entry, round.
+        self.confirmed = {"entry": 0, "round": 0}
         # Entries before this position of the log are committed, and on this copy's disk.
         self.committed_end = copy.entries[0].end
         self.status = copy.node.status()
@@ -144,6 +149,32 @@ class Member:
         self._committing.append((entries[-1], committed))
         self._work()
         return entries, written, committed
+
+    def moment(self) -> LeaderMoment:
+        """See Leadership."""
+        moment = self._copy.moment
+        if moment is None or self._unseated.done():
+            raise self.not_leader()
+        return moment
+
+    async def confirm(self, moment: LeaderMoment) -> None:
+        """See Leadership."""
+        copy = self._copy
+        if copy.is_proven(moment):
+            self.confirmed["entry"] += 1
+            return
+        # Only a leader may ask.
+        self.moment()
+        done: Done = asyncio.get_running_loop().create_future()
+        self._confirming.append((copy.ask(), done))
+        self._work()
+        await done
+        self.confirmed["round"] += 1
+
+    @property
+    def confirming_count(self) -> int:
+        """Calls that wait for a round of heartbeats."""
+        return len(self._confirming)
 
     async def hand_over(self) -> None:
         """Gives leadership to the member that has most of the log, if possible one with room on its disk. Returns when
@@ -300,6 +331,8 @@ class Member:
             self._peers.send(sending)
         while self._writing and self._writing[0][0].index <= copy.flushed.index:
             _done(self._writing.popleft()[1])
+        while self._confirming and copy.is_answered(self._confirming[0][0]):
+            _done(self._confirming.popleft()[1])
         committed, copy.committed = copy.committed, []
         self.status = copy.node.status()
         for entry in committed:
@@ -337,18 +370,19 @@ class Member:
         was_dropped = self._dropped and not status["transfer"]
         if self._term and (not self.leads or status["term"] != self._term or was_dropped):
             error = self.not_leader()
-            _done(self._unseated)
             self._fail(error)
             raise error
 
     def _fail(self, error: NotLeader) -> None:
-        for _, done in (*self._writing, *self._committing):
+        _done(self._unseated)
+        for _, done in (*self._writing, *self._committing, *self._confirming):
             if not done.done():
                 done.set_exception(error)
                 # A caller may have gone.
                 done.exception()
         self._writing.clear()
         self._committing.clear()
+        self._confirming.clear()
 
 
 def _done(future: Done) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from duetime_store.copies.clock import GroupClock
@@ -15,7 +15,7 @@ class CopyCollector(Collector):
     def __init__(self, member: Member, clock: GroupClock, shard: int) -> None:
         self._member, self._clock, self._shard = member, clock, str(shard)
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         status = self._member.status
         leads = float(status["role"] == "leader")
         yield GaugeMetricFamily("duetime_store_copy_leads", "Whether this copy leads its group.", leads)
@@ -49,3 +49,13 @@ class CopyCollector(Collector):
         for number, ahead_ms in self._clock.deviations().items():
             deviation.add_metric([str(number)], ahead_ms / 1000)
         yield deviation
+        waiting = float(self._member.confirming_count)
+        yield GaugeMetricFamily(
+            "duetime_store_copy_confirming", "At the leader: answers that wait for a round of heartbeats.", waiting
+        )
+        confirmed = CounterMetricFamily(
+            "duetime_store_copy_confirmed", "At the leader: answers by the proof of its leadership.", labels=["proof"]
+        )
+        for proof, count in self._member.confirmed.items():
+            confirmed.add_metric([proof], count)
+        yield confirmed

@@ -11,7 +11,28 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from duetime_store.copies.entries import Entry
+from duetime_store.copies.reads import LeaderMoment
 from duetime_store.writing.staging import FlushBatch
+
+
+class Leadership(Protocol):
+    """Proves that the published state was the newest of all copies."""
+
+    def moment(self) -> LeaderMoment:
+        """The present, for `confirm`.
+
+        Raises:
+            NotLeader
+        """
+        ...
+
+    async def confirm(self, moment: LeaderMoment) -> None:
+        """Returns once it is proven that no other copy had led by `moment`. Call it after reading the state.
+
+        Raises:
+            NotLeader: the state may have been an old one.
+        """
+        ...
 
 
 class Committer(Protocol):
@@ -19,6 +40,11 @@ class Committer(Protocol):
 
     # Whether places of records may be promised (promises.py).
     keeps_promises: bool
+
+    @property
+    def leadership(self) -> Leadership | None:
+        """Confirms reads. None: no other copy can lead."""
+        ...
 
     @property
     def wants_entry(self) -> bool:
@@ -51,6 +77,7 @@ class Alone:
 
     keeps_promises = True
     wants_entry = False
+    leadership: Leadership | None = None
 
     def write(self, group: FlushBatch) -> None:
         """See Committer."""
