@@ -11,7 +11,7 @@ import asyncio
 import random
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -285,14 +285,21 @@ async def run_faults(root: Path, dice: random.Random, faults: int) -> Run:
     kinds = [*FAULTS, *dice.choices(FAULTS, k=max(faults - len(FAULTS), 0))][:faults]
     dice.shuffle(kinds)
     async with Trio(root, **QUICK) as trio:
-        run = Run(trio, dice)
-        while kinds:
-            await run.round(kinds[0])
-            if run.faults + len(kinds) > faults:
-                kinds.pop(0)
-            assert run.disturbed <= DISTURBED_MAX, "faults do not happen: one failure ends the shard"
-        run.ledger.forget_compared()
-        await run.steadily(lambda: check(trio.stub, run.ledger))
-        await trio.caught_up()
+        run = await run_kinds(trio, dice, kinds)
     run.entries = compare(trio)
+    return run
+
+
+async def run_kinds(trio: Trio, dice: random.Random, kinds: Sequence[Callable[[Run], Awaitable[None]]]) -> Run:
+    """Runs these faults in turn; the copies are to be compared afterwards."""
+    faults, kinds = len(kinds), [*kinds]
+    run = Run(trio, dice)
+    while kinds:
+        await run.round(kinds[0])
+        if run.faults + len(kinds) > faults:
+            kinds.pop(0)
+        assert run.disturbed <= DISTURBED_MAX, "faults do not happen: one failure ends the shard"
+    run.ledger.forget_compared()
+    await run.steadily(lambda: check(trio.stub, run.ledger))
+    await trio.caught_up()
     return run

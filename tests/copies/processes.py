@@ -55,8 +55,10 @@ class Trio:
     kills.py has QUICK, the store's default.
     """
 
-    def __init__(self, root: Path, members: int = 3, **settings: str) -> None:
-        self.root, self.settings = root, settings
+    def __init__(self, root: Path, members: int = 3, *, rejoins: bool = False, **settings: str) -> None:
+        """`rejoins`: copies with empty directories rejoin the group, under the numbers in `current`."""
+        self.root, self.settings, self.rejoins = root, settings, rejoins
+        self.current: dict[int, int] = {}
         self.numbers = list(range(1, members + 1))
         self.founded, self.group = members, "77"
         ports = free_ports(3 * members)
@@ -125,6 +127,7 @@ class Trio:
             "copy-number": str(number),
             "copies-group": self.group,
             "copies-join": str(number > self.founded).lower(),
+            "copies-rejoin": str(self.rejoins).lower(),
             "advertise-port": str(self.ports[1]),
             "segment-bytes": str(MIB),
             "checkpoint-ms": "200",
@@ -168,6 +171,7 @@ class Trio:
 
     def is_heard(self, leader: int, number: int) -> bool:
         """Whether the leader hears the copy, which has nearly all entries. Blocking."""
+        current = str(self.current.get(number, number))
         try:
             with urlopen(f"http://127.0.0.1:{self._metrics[leader]}/metrics", timeout=DEADLINE_S) as answer:
                 families = text_string_to_metric_families(answer.read().decode())
@@ -178,7 +182,7 @@ class Trio:
                 sample.name: sample.value
                 for family in families
                 for sample in family.samples
-                if sample.name.startswith("duetime_store_copy") and sample.labels == {"copy": str(number)}
+                if sample.name.startswith("duetime_store_copy") and sample.labels == {"copy": current}
             }
         return found.get("duetime_store_copy_heard") == 1 and found["duetime_store_copy_behind_entries"] < BEHIND_MAX
 

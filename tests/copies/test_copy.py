@@ -235,6 +235,35 @@ def test_learner_gets_a_vote_once_it_has_the_log(hosts: dict[int, Host], tmp_pat
     assert leader.next_change == [(2, "removed")]
 
 
+def test_leader_changes_no_members_before_it_knows_the_changes_of_the_last_one(hosts: dict[int, Host]) -> None:
+    """It could give the same number to another copy."""
+    elect(hosts, 1)
+    assert hosts[1].copy.change([(4, "learner")], Newcomer(4, "10.0.0.4:9821"))
+    # The others have the change, and the leader does not hear of it.
+    deliver(hosts, 1)
+    deliver(hosts)
+    two = hosts[2].copy
+    while two.node.status()["role"] != "leader":
+        for number in (2, 3):
+            hosts[number].copy.tick()
+            deliver(hosts, number)
+    assert (two.roster.learners, two.can_change) == ((), False)
+    exchange(hosts, 1)
+    assert (two.roster.learners, two.can_change) == ((4,), True)
+
+
+def deliver(hosts: dict[int, Host], *senders: int) -> None:
+    """Runs all writes, and delivers one round of messages: those of the senders."""
+    for host in hosts.values():
+        host.write_all()
+    sendings = [(number, each) for number, host in hosts.items() for each in host.copy.sendings]
+    for host in hosts.values():
+        host.copy.sendings = []
+    for number, each in sendings:
+        if number in senders and each.to != 1:
+            hosts[each.to].copy.receive(each.message, each.payload)
+
+
 def test_joint_change_replaces_a_voter(hosts: dict[int, Host], tmp_path: Path) -> None:
     elect(hosts, 1)
     hosts[1].copy.change([(2, "removed"), (4, "voter")])

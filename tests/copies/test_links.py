@@ -138,6 +138,14 @@ async def test_stranger_is_refused(receiver: Receiver, own: Identity, to: int, t
         assert receiver.heard.empty()
 
 
+async def test_replaced_copy_is_awaited_at_the_address_of_its_successor(receiver: Receiver) -> None:
+    receiver.roster = Roster((1, 2, 3), addresses={2: OTHER.address, 3: OTHER.address}, highest=3)
+    async with receiver.linked(to=3) as link:
+        link.send(Sending(3, b"message"))
+        await refused(link, "copy 3 had the address of copy 2", "UNAVAILABLE")
+        assert receiver.heard.empty()
+
+
 async def test_second_process_with_a_number_is_refused_while_the_first_is_connected(receiver: Receiver) -> None:
     twin = replace(OWN, life=OWN.life ^ 1)
     async with receiver.linked() as link:
@@ -174,8 +182,8 @@ async def test_removed_copy_is_cut_off_and_ends(receiver: Receiver) -> None:
     assert receiver.heard.empty()
 
 
-async def refused(link: PeerLink, text: str) -> None:
+async def refused(link: PeerLink, text: str, status: str = "FAILED_PRECONDITION") -> None:
     async with asyncio.timeout(DEADLINE_S):
         while text not in link.trouble:  # noqa: ASYNC110  a stream of its own
             await asyncio.sleep(0.01)
-    assert "FAILED_PRECONDITION" in link.trouble
+    assert status in link.trouble

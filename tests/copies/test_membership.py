@@ -55,6 +55,7 @@ FAULTS = {
     "no group": ({"copies_group": 0}, "copies_group must be set"),
     "asynchronous flushes": ({"flush_mode": "async"}, "flush_mode must be sync"),
     "any port": ({"port": 0}, "port must be set"),
+    "joining and rejoining": ({"copies_join": True, "copies_rejoin": True}, "copies_join cannot be set with it"),
     "malformed": ({"copies": "1=127.0.0.1"}, "are not 1=HOST:PORT"),
 }
 
@@ -125,6 +126,20 @@ def test_copy_of_another_group_or_number_is_refused(tmp_path: Path) -> None:
         opened(tmp_path, copy_number=2)
     with pytest.raises(StartupError, match="belongs to copy 1 of group 4d, not to copy 1 of group 4e"):
         opened(tmp_path, copies_group=GROUP + 1)
+
+
+def test_number_of_the_directory_counts_and_its_place_is_that_of_the_settings(tmp_path: Path) -> None:
+    directory = StoreDirectory(tmp_path)
+    files = CopyFiles(directory, settings_of(tmp_path))
+    files.create(4)
+    directory.close()
+    assert files.state is not None
+    files.state.close()
+    assert CopyFiles(directory, settings_of(tmp_path)).state.state.id == 4  # type: ignore[union-attr]
+    for number in (2, 4):
+        copies = f"{COPIES},4=127.0.0.1:1004"
+        with pytest.raises(StartupError, match=f"belongs to copy 1 of group 4d, not to copy {number}"):
+            opened(tmp_path, copies=copies, copy_number=number)
 
 
 def test_log_without_its_beginning_is_refused(tmp_path: Path) -> None:

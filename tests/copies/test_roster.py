@@ -32,7 +32,18 @@ def test_replacement_takes_its_address_and_leaves_no_trace_of_the_former_but_its
     assert [number for number in range(1, 8) if left.is_removed(number)] == [2, 4]
 
 
+def test_number_that_a_process_asked_for_has_its_life_until_it_leaves() -> None:
+    added = FOUNDED.after(core(1, 2, 3, learners=(5,)), Newcomer.decode(Newcomer(5, "b:1", 2, 2**63).encode()))  # type: ignore[arg-type]
+    assert added.lives == {5: 2**63}
+    assert added.after(core(1, 2, 3), None).lives == {}  # type: ignore[arg-type]
+
+
+def test_roster_of_an_earlier_version_has_no_lives() -> None:
+    found = {name: value for name, value in asdict(FOUNDED).items() if name != "lives"}
+    assert Roster.of_json(json.loads(json.dumps(found))) == FOUNDED
+
+
 def test_roster_survives_json() -> None:
-    added = FOUNDED.after(core(1, 2, 3, learners=(5,)), Newcomer(5, "d:1", 2))  # type: ignore[arg-type]
+    added = FOUNDED.after(core(1, 2, 3, learners=(5,)), Newcomer(5, "d:1", 2, 7))  # type: ignore[arg-type]
     for roster in (FOUNDED, added, Roster((1,))):
         assert Roster.of_json(json.loads(json.dumps(asdict(roster)))) == roster

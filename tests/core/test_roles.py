@@ -54,6 +54,7 @@ EXPECTED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("Carry", "Fetch"), ("store",)),
     **dict.fromkeys(("DescribeDirectory", "CheckFile", "ReadFile"), ("store",)),
     "DescribeMembers": (OPERATOR, "store"),
+    "RejoinMember": ("store",),
     **dict.fromkeys(("TransferLeadership", "AddMember", "RemoveMember"), (OPERATOR,)),
     **dict.fromkeys(("ListLaneLeases", "PauseLane", "ResumeLane"), (OPERATOR,)),
 }

@@ -48,6 +48,7 @@ def test_each_pod_is_a_copy_of_its_shard_at_its_service(
     found = [settings_of(told, pod, monkeypatch) for pod in PODS]
     assert [(one.shard, one.copy_number) for one in found] == [(pod // COPIES, pod % COPIES + 1) for pod in PODS]
     assert len({one.copies_group for one in found}) == SHARDS
+    assert all(one.copies_rejoin for one in found)
     assert len({(one.advertise_host, one.advertise_port) for one in found}) == 1
     services = of_kind(OVERLAY, "Service")
     for pod, one in zip(PODS, found, strict=True):

@@ -99,6 +99,7 @@ ROLES: Mapping[str, frozenset[Role]] = {
     **_each(_STORE, _FILES, Role.GATEWAY, Role.SPARK, Role.OPERATOR),
     **_each("duetime.v1.Copies", "Carry Fetch DescribeDirectory CheckFile ReadFile", Role.STORE),
     **_each("duetime.v1.Members", "DescribeMembers", Role.OPERATOR, Role.STORE),
+    **_each("duetime.v1.Members", "RejoinMember", Role.STORE),
     **_each("duetime.v1.Members", "TransferLeadership AddMember RemoveMember", Role.OPERATOR),
     **_each("duetime.v1.Scheduler", "ListLaneLeases PauseLane ResumeLane", Role.OPERATOR),
     **_each("duetime.v1.Retry", "SendBack Nack ListDeadLetters", Role.GATEWAY),

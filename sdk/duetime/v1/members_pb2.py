@@ -14,15 +14,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x64uetime/v1/members.proto\x12\nduetime.v1\"\x18\n\x16\x44\x65scribeMembersRequest\"\x84\x02\n\x17\x44\x65scribeMembersResponse\x12\r\n\x05group\x18\x01 \x01(\x06\x12\x0e\n\x06number\x18\x02 \x01(\x05\x12\x0e\n\x06leader\x18\x03 \x01(\x05\x12\x0c\n\x04term\x18\x04 \x01(\x03\x12\x12\n\nlast_entry\x18\x05 \x01(\x03\x12\x17\n\x0f\x63ommitted_entry\x18\x06 \x01(\x03\x12\'\n\x07members\x18\x07 \x03(\x0b\x32\x16.duetime.v1.CopyMember\x12\x12\n\nis_founded\x18\x08 \x01(\x08\x12\x16\n\x0ehighest_number\x18\t \x01(\x05\x12\x13\n\x0btaken_bytes\x18\n \x01(\x03\x12\x15\n\rbytes_to_take\x18\x0b \x01(\x03\"\xb9\x01\n\nCopyMember\x12\x0e\n\x06number\x18\x01 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\"\n\x04role\x18\x03 \x01(\x0e\x32\x14.duetime.v1.CopyRole\x12\x15\n\rmatched_entry\x18\x04 \x01(\x03\x12\r\n\x05heard\x18\x05 \x01(\x08\x12\x1b\n\x0e\x63lock_ahead_ms\x18\x06 \x01(\x12H\x00\x88\x01\x01\x12\x10\n\x08replaces\x18\x07 \x01(\x05\x42\x11\n\x0f_clock_ahead_ms\"6\n\x19TransferLeadershipRequest\x12\r\n\x05group\x18\x01 \x01(\x06\x12\n\n\x02to\x18\x02 \x01(\x05\"\x1c\n\x1aTransferLeadershipResponse\"T\n\x10\x41\x64\x64MemberRequest\x12\r\n\x05group\x18\x01 \x01(\x06\x12\x0e\n\x06number\x18\x02 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x10\n\x08replaces\x18\x04 \x01(\x05\"\x13\n\x11\x41\x64\x64MemberResponse\"4\n\x13RemoveMemberRequest\x12\r\n\x05group\x18\x01 \x01(\x06\x12\x0e\n\x06number\x18\x02 \x01(\x05\"\x16\n\x14RemoveMemberResponse*h\n\x08\x43opyRole\x12\x19\n\x15\x43OPY_ROLE_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x43OPY_ROLE_VOTER\x10\x01\x12\x15\n\x11\x43OPY_ROLE_LEARNER\x10\x02\x12\x15\n\x11\x43OPY_ROLE_LEAVING\x10\x03\x32\xe7\x02\n\x07Members\x12Z\n\x0f\x44\x65scribeMembers\x12\".duetime.v1.DescribeMembersRequest\x1a#.duetime.v1.DescribeMembersResponse\x12\x63\n\x12TransferLeadership\x12%.duetime.v1.TransferLeadershipRequest\x1a&.duetime.v1.TransferLeadershipResponse\x12H\n\tAddMember\x12\x1c.duetime.v1.AddMemberRequest\x1a\x1d.duetime.v1.AddMemberResponse\x12Q\n\x0cRemoveMember\x12\x1f.duetime.v1.RemoveMemberRequest\x1a .duetime.v1.RemoveMemberResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x64uetime/v1/members.proto\x12\nduetime.v1\"\x18\n\x16\x44\x65scribeMembersRequest\"\x84\x02\n\x17\x44\x65scribeMembersResponse\x12\r\n\x05group\x18\x01 \x01(\x06\x12\x0e\n\x06number\x18\x02 \x01(\x05\x12\x0e\n\x06leader\x18\x03 \x01(\x05\x12\x0c\n\x04term\x18\x04 \x01(\x03\x12\x12\n\nlast_entry\x18\x05 \x01(\x03\x12\x17\n\x0f\x63ommitted_entry\x18\x06 \x01(\x03\x12\'\n\x07members\x18\x07 \x03(\x0b\x32\x16.duetime.v1.CopyMember\x12\x12\n\nis_founded\x18\x08 \x01(\x08\x12\x16\n\x0ehighest_number\x18\t \x01(\x05\x12\x13\n\x0btaken_bytes\x18\n \x01(\x03\x12\x15\n\rbytes_to_take\x18\x0b \x01(\x03\"\xb9\x01\n\nCopyMember\x12\x0e\n\x06number\x18\x01 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\"\n\x04role\x18\x03 \x01(\x0e\x32\x14.duetime.v1.CopyRole\x12\x15\n\rmatched_entry\x18\x04 \x01(\x03\x12\r\n\x05heard\x18\x05 \x01(\x08\x12\x1b\n\x0e\x63lock_ahead_ms\x18\x06 \x01(\x12H\x00\x88\x01\x01\x12\x10\n\x08replaces\x18\x07 \x01(\x05\x42\x11\n\x0f_clock_ahead_ms\"6\n\x19TransferLeadershipRequest\x12\r\n\x05group\x18\x01 \x01(\x06\x12\n\n\x02to\x18\x02 \x01(\x05\"\x1c\n\x1aTransferLeadershipResponse\"T\n\x10\x41\x64\x64MemberRequest\x12\r\n\x05group\x18\x01 \x01(\x06\x12\x0e\n\x06number\x18\x02 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x10\n\x08replaces\x18\x04 \x01(\x05\"\x13\n\x11\x41\x64\x64MemberResponse\"4\n\x13RemoveMemberRequest\x12\r\n\x05group\x18\x01 \x01(\x06\x12\x0e\n\x06number\x18\x02 \x01(\x05\"\x16\n\x14RemoveMemberResponse\"C\n\x13RejoinMemberRequest\x12\r\n\x05group\x18\x01 \x01(\x06\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0c\n\x04life\x18\x03 \x01(\x06\"&\n\x14RejoinMemberResponse\x12\x0e\n\x06number\x18\x01 \x01(\x05*h\n\x08\x43opyRole\x12\x19\n\x15\x43OPY_ROLE_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x43OPY_ROLE_VOTER\x10\x01\x12\x15\n\x11\x43OPY_ROLE_LEARNER\x10\x02\x12\x15\n\x11\x43OPY_ROLE_LEAVING\x10\x03\x32\xba\x03\n\x07Members\x12Z\n\x0f\x44\x65scribeMembers\x12\".duetime.v1.DescribeMembersRequest\x1a#.duetime.v1.DescribeMembersResponse\x12\x63\n\x12TransferLeadership\x12%.duetime.v1.TransferLeadershipRequest\x1a&.duetime.v1.TransferLeadershipResponse\x12H\n\tAddMember\x12\x1c.duetime.v1.AddMemberRequest\x1a\x1d.duetime.v1.AddMemberResponse\x12Q\n\x0cRemoveMember\x12\x1f.duetime.v1.RemoveMemberRequest\x1a .duetime.v1.RemoveMemberResponse\x12Q\n\x0cRejoinMember\x12\x1f.duetime.v1.RejoinMemberRequest\x1a .duetime.v1.RejoinMemberResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'duetime.v1.members_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_COPYROLE']._serialized_start=788
-  _globals['_COPYROLE']._serialized_end=892
+  _globals['_COPYROLE']._serialized_start=897
+  _globals['_COPYROLE']._serialized_end=1001
   _globals['_DESCRIBEMEMBERSREQUEST']._serialized_start=40
   _globals['_DESCRIBEMEMBERSREQUEST']._serialized_end=64
   _globals['_DESCRIBEMEMBERSRESPONSE']._serialized_start=67
@@ -41,6 +41,10 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_REMOVEMEMBERREQUEST']._serialized_end=762
   _globals['_REMOVEMEMBERRESPONSE']._serialized_start=764
   _globals['_REMOVEMEMBERRESPONSE']._serialized_end=786
-  _globals['_MEMBERS']._serialized_start=895
-  _globals['_MEMBERS']._serialized_end=1254
+  _globals['_REJOINMEMBERREQUEST']._serialized_start=788
+  _globals['_REJOINMEMBERREQUEST']._serialized_end=855
+  _globals['_REJOINMEMBERRESPONSE']._serialized_start=857
+  _globals['_REJOINMEMBERRESPONSE']._serialized_end=895
+  _globals['_MEMBERS']._serialized_start=1004
+  _globals['_MEMBERS']._serialized_end=1446
 # @@protoc_insertion_point(module_scope)

@@ -104,3 +104,19 @@ class RemoveMemberRequest(_message.Message):
 class RemoveMemberResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class RejoinMemberRequest(_message.Message):
+    __slots__ = ("group", "address", "life")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    group: int
+    address: str
+    life: int
+    def __init__(self, group: _Optional[int] = ..., address: _Optional[str] = ..., life: _Optional[int] = ...) -> None: ...
+
+class RejoinMemberResponse(_message.Message):
+    __slots__ = ("number",)
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    def __init__(self, number: _Optional[int] = ...) -> None: ...

@@ -36,6 +36,11 @@ class MembersStub(object):
                 request_serializer=duetime_dot_v1_dot_members__pb2.RemoveMemberRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_members__pb2.RemoveMemberResponse.FromString,
                 )
+        self.RejoinMember = channel.unary_unary(
+                '/duetime.v1.Members/RejoinMember',
+                request_serializer=duetime_dot_v1_dot_members__pb2.RejoinMemberRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_members__pb2.RejoinMemberResponse.FromString,
+                )
 
 
 class MembersServicer(object):
@@ -81,6 +86,15 @@ class MembersServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RejoinMember(self, request, context):
+        """Gives the calling copy a new number for its empty directory. It replaces the member with its address. Repeat the call
+        until it returns the number. UNAVAILABLE NOT_LEADER: as above. NOT_FOUND COPY_UNKNOWN: no member has the
+        address. FAILED_PRECONDITION COPY_REFUSED: the member with the address still answers; all numbers are used.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_MembersServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -103,6 +117,11 @@ def add_MembersServicer_to_server(servicer, server):
                     servicer.RemoveMember,
                     request_deserializer=duetime_dot_v1_dot_members__pb2.RemoveMemberRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_members__pb2.RemoveMemberResponse.SerializeToString,
+            ),
+            'RejoinMember': grpc.unary_unary_rpc_method_handler(
+                    servicer.RejoinMember,
+                    request_deserializer=duetime_dot_v1_dot_members__pb2.RejoinMemberRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_members__pb2.RejoinMemberResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -181,5 +200,22 @@ class Members(object):
         return grpc.experimental.unary_unary(request, target, '/duetime.v1.Members/RemoveMember',
             duetime_dot_v1_dot_members__pb2.RemoveMemberRequest.SerializeToString,
             duetime_dot_v1_dot_members__pb2.RemoveMemberResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def RejoinMember(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Members/RejoinMember',
+            duetime_dot_v1_dot_members__pb2.RejoinMemberRequest.SerializeToString,
+            duetime_dot_v1_dot_members__pb2.RejoinMemberResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

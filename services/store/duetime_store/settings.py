@@ -201,6 +201,12 @@ class StoreSettings(NodeSettings):
         description="for a new copy on an empty directory: take that of another one of `copies`, which name this copy "
         "too, once `duetime store members add` has added this copy",
     )
+    copies_rejoin: bool = Field(
+        False,
+        description="if the directory is empty and the group has begun: replace the copy with this one's address, "
+        "under a new number, which counts before copy_number at later starts. Only if no other process can have the "
+        "address",
+    )
     copies_take_bytes_per_s: int = Field(
         100 * MIB, ge=MIB, description="maximum bytes a second that a copy reads from another one's directory"
     )
@@ -257,6 +263,8 @@ class StoreSettings(NodeSettings):
             raise ValueError("copies_group must be set with copies: a random number, the same for all of them")
         if self.flush_mode != "sync":
             raise ValueError("flush_mode must be sync with copies: an acknowledgement is a flush")
+        if self.copies_rejoin and self.copies_join:
+            raise ValueError("copies_rejoin is for copies that found a group: copies_join cannot be set with it")
         if not self.port:
             raise ValueError("port must be set with copies: it is opened only while this copy leads")
         return self

@@ -143,6 +143,31 @@ class MembersService(members_pb2_grpc.MembersServicer):
             raise Unavailable("another change of members is under way", reason="COPY_CHANGING")
         return members_pb2.RemoveMemberResponse()
 
+    async def RejoinMember(  # noqa: N802  named as in the contract
+        self, request: members_pb2.RejoinMemberRequest, context: Any
+    ) -> members_pb2.RejoinMemberResponse:
+        self._check(request.group)
+        check_address(request.address)
+        member, roster, address = self._member, self._member.roster, request.address
+        present = [number for number in sorted(roster.numbers) if member.address_of(number) == address]
+        for number in present:
+            if roster.lives.get(number) == request.life:
+                return members_pb2.RejoinMemberResponse(number=number)
+        if not present:
+            raise NotFound(f"no copy of the group has the address {address}", reason="COPY_UNKNOWN")
+        if answering := [each for each in present if each == self._own.number or member.status["peers"][each][2]]:
+            raise _refused(f"copy {answering[0]} has the address {address}, and still answers")
+        number = roster.highest + 1
+        if number > NUMBER_MAX:
+            raise _refused(f"all numbers up to {NUMBER_MAX} are used")
+        learners = [each for each in present if each in roster.learners]
+        if len(present) == 1:
+            member.change([(number, "learner")], Newcomer(number, address, present[0], request.life))
+        elif learners:
+            # It is of an earlier attempt. The leader itself removes a voter that is replaced.
+            member.change([(learners[0], "removed")])
+        return members_pb2.RejoinMemberResponse()
+
     def _check_follows(self, number: int) -> None:
         """Raises: FailedPrecondition: the member leads."""
         if number == self._own.number:

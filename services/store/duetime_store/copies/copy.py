@@ -242,9 +242,10 @@ class Copy:
 
     @property
     def can_change(self) -> bool:
-        """Whether this copy leads, and no other change is under way."""
+        """Whether this copy leads, and no change is under way. One of an earlier leader may have the next number."""
         status = self.node.status()
-        is_free = status["applied"] >= self._change and not self.roster.voters_outgoing
+        is_current = self.entry(status["applied"]).term == status["term"]
+        is_free = is_current and status["applied"] >= self._change and not self.roster.voters_outgoing
         return status["role"] == "leader" and not status["transfer"] and is_free
 
     @property

@@ -47,9 +47,10 @@ class RemovedCopy(StartupError):
         super().__init__(f"copy {number} was removed from its group: its directory is of no more use to the group")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Identity:
-    """The place of a process in its group; `life` tells it from another process with the same number."""
+    """The place of a process in its group; `life` tells it from another process with the same number. A copy that
+    rejoins changes its number, before it is a member."""
 
     group: int
     number: int
@@ -280,6 +281,9 @@ class CopiesService(copies_pb2_grpc.CopiesServicer):
         fault = ""
         if request.group != own.group:
             fault = f"copy {sender} belongs to group {request.group}, copy {own.number} to group {own.group}"
+        elif request.receiver != own.number and roster.addresses.get(request.receiver) == own.address:
+            text = f"copy {request.receiver} had the address of copy {own.number}, which is to replace it"
+            raise Unavailable(text, reason="COPY_UNAVAILABLE")
         elif request.receiver != own.number:
             fault = f"this is copy {own.number} of the group, not copy {request.receiver}: correct `copies`"
         elif roster.is_removed(sender):

@@ -18,7 +18,7 @@ from duetime_store.copies.clock import GroupClock
 from duetime_store.copies.committer import Copies
 from duetime_store.copies.copy import BehindCopy, Copy, DamagedLog, repaired
 from duetime_store.copies.directories import DirectoryGiver
-from duetime_store.copies.joining import Joining
+from duetime_store.copies.joining import GroupBegun, Joining
 from duetime_store.copies.links import SERVICE_NAME, CopiesService, Heard, Identity, PeerLink, fetch
 from duetime_store.copies.member import Member
 from duetime_store.copies.metrics import CopyCollector
@@ -61,22 +61,25 @@ class CopyFiles:
             text = "has the log of a shard with one copy: `duetime store replicate` makes it the first of a group"
             raise StartupError(f"{directory.root} {text}")
 
-    def _open_state(self, roster: Roster, *, is_taking: bool = False) -> None:
+    def _open_state(self, roster: Roster, number: int = 0, *, is_taking: bool = False) -> None:
         settings, directory = self._settings, self.directory
-        new = RaftState(settings.copies_group, settings.copy_number, roster, is_taking=is_taking)
+        place = settings.copies_group, number or settings.copy_number
+        configured = settings.copy_number if number else 0
+        new = RaftState(*place, roster, is_taking=is_taking, configured=configured)
         self.state = StateFile(directory.disk, directory.root, new)
 
-    def create(self) -> None:
-        """Makes an empty directory a founding member's, or one that is to be filled, durably. Blocking.
+    def create(self, number: int = 0) -> None:
+        """Makes an empty directory a founding member's, or one that is to be filled, durably. Blocking. `number`: under
+        which it rejoins its group; 0: it does not.
 
         Raises:
             StartupError: neither three nor five copies are to found a group.
         """
         settings = self._settings
-        if not settings.copies_join and len(settings.members) not in FOUNDING_COUNTS:
+        if number or settings.copies_join:
+            self._open_state(Roster(()), number, is_taking=True)
+        elif len(settings.members) not in FOUNDING_COUNTS:
             raise StartupError(f"three or five copies found a group, not {len(settings.members)}")
-        if settings.copies_join:
-            self._open_state(Roster(()), is_taking=True)
         else:
             self._open_state(Roster.founding(settings.members))
 
@@ -130,7 +133,7 @@ class Membership:
         self._room = DiskRoom(directory, reserve, self._settings.disk_used_max)
         files = self._files = CopyFiles(directory, self._settings)
         if files.state is not None:
-            self._phase.state = files.state.state
+            self._use(files.state.state)
             if not files.state.state.is_taking:
                 self._opened = files.open()
 
@@ -170,7 +173,7 @@ class Membership:
         copies_pb2_grpc.add_CopiesServicer_to_server(service, self._server.grpc)  # type: ignore[no-untyped-call]
         operators = MembersService(own, phase, self.clock)
         members_pb2_grpc.add_MembersServicer_to_server(operators, self._server.grpc)  # type: ignore[no-untyped-call]
-        port = int(settings.members[own.number].rpartition(":")[2])
+        port = int(own.address.rpartition(":")[2])
         await self._server.start(settings.host, port, probe_port=settings.probe_port)
         await self._server.report(serving=False)
 
@@ -179,16 +182,28 @@ class Membership:
         assert self._files is not None
         files, settings, run = self._files, self._settings, asyncio.get_running_loop().run_in_executor
         if files.state is None:
-            if not settings.copies_join:
-                await self._joining.found()
-            await run(executor, files.create)
+            await run(executor, files.create, 0 if settings.copies_join else await self._found())
         assert files.state is not None
-        self._phase.state = files.state.state
+        self._use(files.state.state)
         if files.state.state.is_taking:
             rate = settings.copies_take_bytes_per_s
             await self._joining.take(files.directory, files.state, self._phase, executor, rate)
         if self._opened is None:
             self._opened = await run(executor, files.open)
+
+    async def _found(self) -> int:
+        """Returns once the group can be founded; or once it has this copy under a new number, and returns that."""
+        try:
+            await self._joining.found()
+        except GroupBegun:
+            if not self._settings.copies_rejoin:
+                raise
+            return await self._joining.rejoin()
+        return 0
+
+    def _use(self, state: RaftState) -> None:
+        """The state counts before the settings."""
+        self._phase.state, self._own.number = state, state.id
 
     @property
     def _joining(self) -> Joining:
@@ -216,7 +231,7 @@ class Membership:
         assert self._files is not None
         files, run = self._files, asyncio.get_running_loop().run_in_executor
         log.error("damaged range of the log: asking the other copies", position=damage.position, end=damage.end)
-        for number, address in self._others.items():
+        for number, (_, address) in (await self._joining.answering()).items():
             data = await fetch(self._own, number, address, self._credentials, damage)
             if data and (opened := await run(executor, files.repair, damage, data)) is not None:
                 log.warning("damaged range of the log repaired", copy=number, bytes=len(data))

@@ -28,15 +28,17 @@ def check_address(address: str) -> None:
 @dataclass(frozen=True, slots=True)
 class Newcomer:
     """The learner that a change of members adds. Once it has the log it becomes a voter; then the member `replaces`
-    leaves, unless that is 0."""
+    leaves, unless that is 0. `life`: of the process that asked for its number; 0: an operator gave it."""
 
     number: int
     address: str
     replaces: int = 0
+    life: int = 0
 
     def encode(self) -> bytes:
         """The context of the change."""
-        return json.dumps([self.number, self.address, self.replaces], separators=(",", ":")).encode()
+        life = [self.life] if self.life else []
+        return json.dumps([self.number, self.address, self.replaces, *life], separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, context: bytes) -> "Newcomer | None":
@@ -57,6 +59,8 @@ class Roster:
     # The members that others are to replace, by the numbers of these.
     replaces: Mapping[int, int] = field(default_factory=dict)
     highest: int = 0
+    # The processes that asked for their numbers, by these: no other directory may use the number.
+    lives: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
     def founding(cls, addresses: Mapping[int, str]) -> "Roster":
@@ -84,10 +88,12 @@ class Roster:
 
     def after(self, members: "Members", newcomer: Newcomer | None) -> "Roster":
         """The roster after a change to these members."""
-        addresses, replaces = dict(self.addresses), dict(self.replaces)
+        addresses, replaces, lives = dict(self.addresses), dict(self.replaces), dict(self.lives)
         if newcomer is not None:
             addresses[newcomer.number] = newcomer.address
             replaces[newcomer.number] = newcomer.replaces
+            if newcomer.life:
+                lives[newcomer.number] = newcomer.life
         after = Roster(
             tuple(sorted(members["voters"])),
             tuple(sorted(members["learners"])),
@@ -100,11 +106,14 @@ class Roster:
             addresses={number: address for number, address in addresses.items() if number in after.numbers},
             replaces={new: old for new, old in replaces.items() if {new, old} <= after.numbers},
             highest=max(self.highest, *after.numbers),
+            lives={number: life for number, life in lives.items() if number in after.numbers},
         )
 
     @classmethod
     def of_json(cls, found: Mapping[str, Any]) -> "Roster":
         """From `dataclasses.asdict`, after JSON."""
-        texts = {name: {int(key): value for key, value in found[name].items()} for name in ("addresses", "replaces")}
+        # Versions before `copies_rejoin` wrote no lives.
+        maps = {name: found.get(name, {}) for name in ("addresses", "replaces", "lives")}
+        texts = {name: {int(key): value for key, value in each.items()} for name, each in maps.items()}
         roles = {name: tuple(found[name]) for name in ("voters", "learners", "voters_outgoing", "learners_next")}
         return cls(**{**found, **roles, **texts})

@@ -50,6 +50,13 @@ class RaftState:
     # Whether the directory is incomplete: it is being taken from another member (taking.py).
     is_taking: bool = False
     serial: int = 0
+    # The number by the settings, if the copy has rejoined under another one; 0: it is `id`.
+    configured: int = 0
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The group, and the number by the settings."""
+        return self.group, self.configured or self.id
 
     @property
     def is_cutting(self) -> bool:
@@ -118,9 +125,9 @@ class StateFile:
         if found is None and (new is None or os.fstat(self._fd).st_size > _SLOT_BYTES):
             self.close()
             raise StartupError(f"{path} is damaged: no slot is valid. Replace this copy: its votes are not known")
-        if found and new and (found.group, found.id) != (new.group, new.id):
+        if found and new and found.place != new.place:
             self.close()
-            ours, theirs = f"copy {new.id} of group {new.group:x}", f"copy {found.id} of group {found.group:x}"
+            theirs, ours = (f"copy {number} of group {group:x}" for group, number in (found.place, new.place))
             raise StartupError(f"{directory} belongs to {theirs}, not to {ours}")
         self.state = found or replace(new or RaftState(0, 0, Roster(())), serial=0)
         if found is None:
