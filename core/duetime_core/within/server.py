@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import Context as Variables
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -162,6 +163,11 @@ class InProcessServer:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         rpc = self._calls.pop(task)
+        if task.cancelled():
+            # Takes the error out of the task: its frames refer to the task, and would keep all of the call in memory
+            # until a collection.
+            with suppress(asyncio.CancelledError):
+                task.exception()
         # The task was cancelled before its first step, or its border failed: end the call for the caller too.
         rpc.finish(grpc.StatusCode.CANCELLED if task.cancelled() else grpc.StatusCode.UNKNOWN, "the call broke off")
 
