@@ -167,8 +167,11 @@ impl Shared {
 
     pub fn post(&self, event: Event) {
         let mut events = self.events.lock().unwrap();
+        let was_empty = events.is_empty();
         events.push(event);
-        if events.len() == 1 {
+        // Python's thread may run at once in place of this one, and would wait for the lock.
+        drop(events);
+        if was_empty {
             let one: u64 = 1;
             // SAFETY: writes eight bytes of a local variable to a descriptor of our own.
             unsafe { libc::write(self.fd(), (&raw const one).cast(), 8) };

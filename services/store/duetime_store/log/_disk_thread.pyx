@@ -255,8 +255,9 @@ cdef class Thread:
         else:
             self.line.last.next = job
         self.line.last = job
-        pthread_cond_signal(&self.line.filled)
         pthread_mutex_unlock(&self.line.lock)
+        # Afterwards: the thread may run at once in place of this one, and would wait for the lock.
+        pthread_cond_signal(&self.line.filled)
 
     def take(self):
         """(ticket, failed step, error number, result) of each job done since the last call. A call's result is (whether
