@@ -147,6 +147,16 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.to_thread(lambda: None)
 
 
+async def first_failure(begin: Callable[[], Any]) -> grpc.aio.AioRpcError:
+    """The error of the first call that fails, of one call after the other."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            try:
+                await answers_of(begin())
+            except grpc.aio.AioRpcError as error:
+                return error
+
+
 async def failure(call: Any) -> grpc.aio.AioRpcError:
     """The error that a call ends with."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
