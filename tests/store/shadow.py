@@ -5,11 +5,13 @@ At any commit that store has to equal one that is opened from the log alone.
 
 import random
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from duetime_core.clock import Clock
 from duetime_format.lanes import LanePlace, lane_of
+from duetime_format.layout import stored_at
 from duetime_format.names import STATE_TOPIC
 from duetime_store.files.directory import StoreDirectory
 from duetime_store.files.disk import Disk
@@ -28,7 +30,7 @@ from duetime_store.writing.committing import Alone, Committer
 from duetime_store.writing.store import Store
 from prometheus_client import CollectorRegistry
 
-from tests.store.counted import cells
+from tests.store.counted import cells, check_counts
 from tests.store.here import Here
 from tests.store.life import Life
 
@@ -104,7 +106,6 @@ def state_of(opened: OpenedStore, parts: StoreParts) -> dict[str, Any]:
     store, groups = opened.store, snapshot.capture(parts.groups.progress, parts.groups.gone, 0)
     queues = [queue for queue in store.queues.all() if queue.max_offset and not lane_of(queue.topic, queue.queue)]
     receiving = {place.key.group for place, _, _ in groups.places}
-    ids = store.recent.between(0, store.published_end)
     open_halves = opened.transactions.snapshot().rows()
     return {
         "end": (store.published_end, store.published_at_ms, store.queues.unit_count),
@@ -122,8 +123,8 @@ def state_of(opened: OpenedStore, parts: StoreParts) -> dict[str, Any]:
             )
             for lane in store.lanes
         },
-        "counts": cells(store),
-        "ids": (ids.hashes.tolist(), ids.positions.tolist()),
+        "counts": counted(store),
+        "ids": remembered(store),
         "halves": sorted(zip(open_halves.offsets.tolist(), open_halves.checks.tolist(), strict=True)),
         "places": {
             place.key: (frontier, {offset: _hold(hold) for offset, hold in entries.items()})
@@ -135,6 +136,22 @@ def state_of(opened: OpenedStore, parts: StoreParts) -> dict[str, Any]:
         "settings": [str(one) for one in parts.subscription_groups.list()],
         "deletions": store.queues.deletions.all(),
     }
+
+
+def remembered(store: Store) -> list[tuple[int, int]]:
+    """Recent ids and their positions. A start remembers older ones, too: a run of records has the time of its last."""
+    ids, since_ms = store.recent.between(0, store.published_end), store.clock.now_ms() - store.recent.window_ms
+    found = zip(ids.hashes.tolist(), ids.positions.tolist(), strict=True)
+    return [one for one in found if int.from_bytes(store.log.read(one[1] + stored_at(0), 8), "big") > since_ms]
+
+
+def counted(store: Store) -> Counter[tuple[int, str]]:
+    """Pending messages by lane and topic. Their spans depend on the time of the last survey; the table is exact."""
+    check_counts(store)
+    found: Counter[tuple[int, str]] = Counter()
+    for (lane, topic, _, _), count in cells(store).items():
+        found[lane, topic] += count
+    return found
 
 
 def _hold(hold: snapshot.Hold) -> tuple[object, ...]:
