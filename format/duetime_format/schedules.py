@@ -20,6 +20,8 @@ from duetime_format.replacing import TRACING, latest_of
 
 # The end of the property's name: rare in other bytes, and quick to look for.
 NAME_ENDING = b"LE\x01"
+# The state of a paused schedule in the property's value.
+PAUSED = b'"paused":true'
 _NAME = record.SCHEDULE.encode()
 _BEGINNING = _NAME + b"\x01"
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -121,7 +123,7 @@ def _is_text(value: str) -> bool:
 
 def has_pause(value: str) -> bool:
     """Whether the schedule of a property's value is paused. In JSON, no text has such quotes unescaped."""
-    return '"paused":true' in value
+    return PAUSED.decode() in value
 
 
 def pending_schedule(properties: bytes) -> StoredSchedule | None:

@@ -37,10 +37,12 @@ def _backlog(found: dict[str, Any]) -> None:
             f"{row['overdue_count']:,}",
             span(row["overdue_by_ms"]) if row["overdue_count"] else "-",
             at(row["next_due_at_ms"]),
+            f"{row['paused_count']:,}",
         )
         for row in found["pending"]
     ]
-    heads = ["#shard", "#level", "topic", "#pending", "#bytes", "oldest due", "#overdue", "#by up to", "next due"]
+    own = ["#shard", "#level", "topic", "#pending", "#bytes"]
+    heads = [*own, "oldest due", "#overdue", "#by up to", "next due", "#paused"]
     _table(heads, rows)
     forecast = found["forecast"]
     echo(

@@ -11,7 +11,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 SCHEMAS = {
-    "pending": "shard INT, level INT, topic STRING, offset BIGINT, position BIGINT, size INT, due_at_ms BIGINT",
+    "pending": "shard INT, level INT, topic STRING, offset BIGINT, position BIGINT, size INT, due_at_ms BIGINT, "
+    "is_paused BOOLEAN",
     "queue_entries": "shard INT, topic STRING, queue INT, offset BIGINT, position BIGINT, size INT, tags_code BIGINT, "
     "due_at_ms BIGINT, has_ended BOOLEAN",
     "ends": "shard INT, level INT, offset BIGINT, due_at_ms BIGINT, end STRING, position BIGINT",

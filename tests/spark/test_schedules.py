@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 from duetime_core.chains import NO_NEXT, OTHER_TIME
+from duetime_format import layout, record
 from duetime_format.levels import DelayLevels
-from duetime_format.schedules import ALL
+from duetime_format.schedules import ALL, schedule_of
 from duetime_shard.disk import LocalFiles
+from duetime_spark.decoding.topics import find_pauses
 from duetime_spark.jobs import audit_schedules
 from duetime_spark.jobs.audit_schedules import DELIVERED_TWICE, SEVERAL_PENDING, ScheduleProof, ScheduleViolation
 from duetime_spark.moment import take_moment
@@ -18,6 +20,7 @@ from duetime_spark.running import JobOptions, run
 from duetime_spark.shards.snapshot import ShardImage, ShardSnapshot, take_snapshot
 from duetime_spark.tables import occurrences, schemas
 from duetime_spark.tables.filters import RowFilter
+from duetime_store.offline.verify import verify
 from duetime_store.writing.occurrences import paused
 from pyspark.sql import SparkSession
 
@@ -57,6 +60,40 @@ def rows_of(root: Path) -> list[dict[str, Any]]:
     snapshot = ShardSnapshot.from_dict(take_snapshot(files, LEVELS).to_dict())
     tasks = occurrences.plan([ShardImage(files, snapshot)], schemas.SCHEMAS["occurrences"], RowFilter())
     return [row for task in tasks for found in task.batches() for row in found.to_pylist()]
+
+
+def test_paused_ones_are_pending_and_not_due(
+    spark: SparkSession, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = run(spark, JobOptions("backlog"), take_moment([str(store.root)], TEXT)).to_dict()
+    report = verify(store.root, LEVELS)
+    assert (report.schedules, report.paused_schedules) == (4, 1)
+    (row,) = found["pending"]
+    assert (row["topic"], row["count"], row["paused_count"]) == ("orders", 4, 1)
+    assert (found["pending_count"], found["paused_count"], found["later_count"]) == (4, 1, 0)
+    assert sum(lane["pending_count"] for lane in found["lanes"]) == 4
+    assert sum(one["count"] for one in found["due_hours"]) == 3
+    assert found["next_due_at_ms"] - found["now_ms"] <= MINUTE_MS
+    print_outcome("backlog", found)
+    assert "paused" in capsys.readouterr().out
+    assert "1 of paused schedules" in page(found)
+
+
+def test_pauses_are_found_by_the_property_of_an_occurrence(store: Store) -> None:
+    own = b'"paused":true'
+    store.open()
+    store.put(sent("body", body=own * 3, DT_SCHEDULE='{"name":"copy","paused":true}'))
+    begin(store, every(store.store, MINUTE_MS, name='"paused":true'), body=own)
+    begin(store, paused(every(store.store, MINUTE_MS, name="late")), body=own)
+    data, records = store.store.log.read(0, store.store.log.end), []
+    at = 0
+    while at < len(data):
+        records.append((at, layout.size_at(data[at : at + layout.RECORD_BYTES_MIN])))
+        at += records[-1][1]
+    positions, sizes = np.array(records).T
+    found = find_pauses(data[7:], 7, positions, sizes)
+    own_names = [schedule_of(record.decode(data[at : at + size]).properties) for at, size in records]
+    assert [one.name for one, is_paused in zip(own_names, found, strict=True) if is_paused] == ["paused", "late"]
 
 
 def audited(spark: SparkSession, root: Path) -> dict[str, Any]:

@@ -7,7 +7,9 @@ from duetime_format.printing import echo
 from duetime.cli.output import about, iso, local, moment_or_none, now_ms, print_table, size
 from duetime.v1 import backlog_pb2
 
-_TOPIC_COLUMNS = ["#shard", "#level", "topic", "#pending", "#bytes?2", "oldest due?1", "#overdue", "next due?3"]
+_TOPIC_COLUMNS = [
+    *("#shard", "#level", "topic", "#pending", "#bytes?2", "oldest due?1", "#overdue", "next due?3", "#paused?4")
+]
 _DRIFT_COLUMNS = ["#shard", "#level", "#report", "#live", "#drift"]
 _AHEAD_MS = {"10 minutes": 600_000, "hour": 3_600_000, "24 hours": 86_400_000}
 
@@ -21,7 +23,8 @@ def print_report(found: backlog_pb2.GetBacklogReportResponse) -> None:
     overdue = f"{report.overdue_count:,} overdue"
     if report.overdue_count:
         overdue += f" by up to {about(report.overdue_by_ms)}"
-    echo(f"{report.pending_count:,} pending ({size(report.pending_bytes)}), {overdue}")
+    paused = f", {report.paused_count:,} of paused schedules" if report.paused_count else ""
+    echo(f"{report.pending_count:,} pending ({size(report.pending_bytes)}), {overdue}{paused}")
     dues = [
         f"{sum(due.count for due in report.due_minutes if due.at_ms < report.now_ms + ahead_ms):,} within {words}"
         for words, ahead_ms in _AHEAD_MS.items()
@@ -55,6 +58,7 @@ def _topic_row(row: backlog_pb2.PendingTopic) -> tuple[str, ...]:
         local(moment_or_none(row.oldest_due_at_ms)),
         f"{row.overdue_count:,}",
         local(moment_or_none(row.next_due_at_ms)),
+        f"{row.paused_count:,}",
     )
 
 
@@ -85,6 +89,7 @@ def report_object(found: backlog_pb2.GetBacklogReportResponse) -> dict[str, Any]
         "due_minutes": _dues(report.due_minutes),
         "due_hours": _dues(report.due_hours),
         "later_count": report.later_count,
+        "paused_count": report.paused_count,
         "lanes": [
             {
                 "shard": one.shard,
@@ -113,6 +118,7 @@ def _topic_object(row: backlog_pb2.PendingTopic) -> dict[str, Any]:
         "overdue_count": row.overdue_count,
         "overdue_by_ms": row.overdue_by_ms,
         "next_due_at": iso(moment_or_none(row.next_due_at_ms)),
+        "paused_count": row.paused_count,
     }
 
 

@@ -40,7 +40,7 @@ class LaneDrift(_message.Message):
     def __init__(self, shard: _Optional[int] = ..., level: _Optional[int] = ..., report_count: _Optional[int] = ..., live_count: _Optional[int] = ..., drift: _Optional[int] = ...) -> None: ...
 
 class BacklogReport(_message.Message):
-    __slots__ = ("job", "created_at_ms", "sources", "snapshot_id", "snapshots", "now_ms", "pending_count", "pending_bytes", "overdue_count", "overdue_by_ms", "next_due_at_ms", "forecast", "lanes", "pending", "pending_left_out", "due_minutes", "due_hours", "later_count")
+    __slots__ = ("job", "created_at_ms", "sources", "snapshot_id", "snapshots", "now_ms", "pending_count", "pending_bytes", "overdue_count", "overdue_by_ms", "next_due_at_ms", "forecast", "lanes", "pending", "pending_left_out", "due_minutes", "due_hours", "later_count", "paused_count")
     JOB_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
@@ -59,6 +59,7 @@ class BacklogReport(_message.Message):
     DUE_MINUTES_FIELD_NUMBER: _ClassVar[int]
     DUE_HOURS_FIELD_NUMBER: _ClassVar[int]
     LATER_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_COUNT_FIELD_NUMBER: _ClassVar[int]
     job: str
     created_at_ms: int
     sources: _containers.RepeatedScalarFieldContainer[str]
@@ -77,7 +78,8 @@ class BacklogReport(_message.Message):
     due_minutes: _containers.RepeatedCompositeFieldContainer[DueCount]
     due_hours: _containers.RepeatedCompositeFieldContainer[DueCount]
     later_count: int
-    def __init__(self, job: _Optional[str] = ..., created_at_ms: _Optional[int] = ..., sources: _Optional[_Iterable[str]] = ..., snapshot_id: _Optional[str] = ..., snapshots: _Optional[_Iterable[_Union[SnapshotMoment, _Mapping]]] = ..., now_ms: _Optional[int] = ..., pending_count: _Optional[int] = ..., pending_bytes: _Optional[int] = ..., overdue_count: _Optional[int] = ..., overdue_by_ms: _Optional[int] = ..., next_due_at_ms: _Optional[int] = ..., forecast: _Optional[_Union[BacklogForecast, _Mapping]] = ..., lanes: _Optional[_Iterable[_Union[BacklogLane, _Mapping]]] = ..., pending: _Optional[_Iterable[_Union[PendingTopic, _Mapping]]] = ..., pending_left_out: _Optional[int] = ..., due_minutes: _Optional[_Iterable[_Union[DueCount, _Mapping]]] = ..., due_hours: _Optional[_Iterable[_Union[DueCount, _Mapping]]] = ..., later_count: _Optional[int] = ...) -> None: ...
+    paused_count: int
+    def __init__(self, job: _Optional[str] = ..., created_at_ms: _Optional[int] = ..., sources: _Optional[_Iterable[str]] = ..., snapshot_id: _Optional[str] = ..., snapshots: _Optional[_Iterable[_Union[SnapshotMoment, _Mapping]]] = ..., now_ms: _Optional[int] = ..., pending_count: _Optional[int] = ..., pending_bytes: _Optional[int] = ..., overdue_count: _Optional[int] = ..., overdue_by_ms: _Optional[int] = ..., next_due_at_ms: _Optional[int] = ..., forecast: _Optional[_Union[BacklogForecast, _Mapping]] = ..., lanes: _Optional[_Iterable[_Union[BacklogLane, _Mapping]]] = ..., pending: _Optional[_Iterable[_Union[PendingTopic, _Mapping]]] = ..., pending_left_out: _Optional[int] = ..., due_minutes: _Optional[_Iterable[_Union[DueCount, _Mapping]]] = ..., due_hours: _Optional[_Iterable[_Union[DueCount, _Mapping]]] = ..., later_count: _Optional[int] = ..., paused_count: _Optional[int] = ...) -> None: ...
 
 class SnapshotMoment(_message.Message):
     __slots__ = ("shard", "position", "at_ms")
@@ -108,7 +110,7 @@ class BacklogLane(_message.Message):
     def __init__(self, shard: _Optional[int] = ..., level: _Optional[int] = ..., delay_ms: _Optional[int] = ..., watermark: _Optional[int] = ..., max_offset: _Optional[int] = ..., pending_count: _Optional[int] = ..., counted: _Optional[int] = ...) -> None: ...
 
 class PendingTopic(_message.Message):
-    __slots__ = ("shard", "level", "topic", "count", "bytes", "oldest_due_at_ms", "overdue_count", "overdue_by_ms", "next_due_at_ms")
+    __slots__ = ("shard", "level", "topic", "count", "bytes", "oldest_due_at_ms", "overdue_count", "overdue_by_ms", "next_due_at_ms", "paused_count")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     LEVEL_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -118,6 +120,7 @@ class PendingTopic(_message.Message):
     OVERDUE_COUNT_FIELD_NUMBER: _ClassVar[int]
     OVERDUE_BY_MS_FIELD_NUMBER: _ClassVar[int]
     NEXT_DUE_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_COUNT_FIELD_NUMBER: _ClassVar[int]
     shard: int
     level: int
     topic: str
@@ -127,7 +130,8 @@ class PendingTopic(_message.Message):
     overdue_count: int
     overdue_by_ms: int
     next_due_at_ms: int
-    def __init__(self, shard: _Optional[int] = ..., level: _Optional[int] = ..., topic: _Optional[str] = ..., count: _Optional[int] = ..., bytes: _Optional[int] = ..., oldest_due_at_ms: _Optional[int] = ..., overdue_count: _Optional[int] = ..., overdue_by_ms: _Optional[int] = ..., next_due_at_ms: _Optional[int] = ...) -> None: ...
+    paused_count: int
+    def __init__(self, shard: _Optional[int] = ..., level: _Optional[int] = ..., topic: _Optional[str] = ..., count: _Optional[int] = ..., bytes: _Optional[int] = ..., oldest_due_at_ms: _Optional[int] = ..., overdue_count: _Optional[int] = ..., overdue_by_ms: _Optional[int] = ..., next_due_at_ms: _Optional[int] = ..., paused_count: _Optional[int] = ...) -> None: ...
 
 class DueCount(_message.Message):
     __slots__ = ("at_ms", "count", "bytes")

@@ -27,8 +27,9 @@ def backlog(found: ResultDict) -> ChartPage:
     colours = ramp(row["level"] for row in found["pending"])
     forecast = found["forecast"]
     overdue = found["overdue_count"]
+    paused = f", {found['paused_count']:,} of paused schedules" if found["paused_count"] else ""
     tiles = [
-        Tile(f"{found['pending_count']:,}", f"pending, {_bytes(found['pending_bytes'])}"),
+        Tile(f"{found['pending_count']:,}", f"pending, {_bytes(found['pending_bytes'])}{paused}"),
         Tile(
             f"{overdue:,}",
             f"overdue, by up to {span(found['overdue_by_ms'])}" if overdue else "overdue",
@@ -56,7 +57,8 @@ def backlog(found: ResultDict) -> ChartPage:
         parts.append(Chart("Due in the next 30 days", f"Messages an hour.{later}", figure(320, chart, barmode="stack")))
     if found["pending"]:
         parts.append(_by_topic(found, delays, colours))
-    heads = ("#shard", "level", "topic", "#pending", "#bytes", "oldest due", "#overdue", "by up to", "next due")
+    own = ("#shard", "level", "topic", "#pending", "#bytes")
+    heads = (*own, "oldest due", "#overdue", "by up to", "next due", "#paused")
     rows = [
         (
             row["shard"],
@@ -68,6 +70,7 @@ def backlog(found: ResultDict) -> ChartPage:
             Cell(f"{row['overdue_count']:,}", "number no") if row["overdue_count"] else 0,
             span(row["overdue_by_ms"]) if row["overdue_count"] else NOTHING,
             moment(row["next_due_at_ms"]),
+            row["paused_count"],
         )
         for row in sorted(found["pending"], key=lambda row: -row["count"])
     ]

@@ -13,6 +13,7 @@ from duetime_format import layout, record
 from duetime_format.compiled import twin
 from duetime_format.errors import DamagedBytes
 from duetime_format.properties import value_of
+from duetime_format.schedules import PAUSED, pending_schedule
 
 _twin = twin("duetime_spark.decoding._topics")
 
@@ -21,6 +22,7 @@ _NAME = record.REAL_TOPIC.encode()
 Buffer = bytes | bytearray | memoryview
 Codes = npt.NDArray[np.int32]
 Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +69,39 @@ def find_topics(data: Buffer, base: int, positions: Ints, sizes: npt.NDArray[np.
     return RealTopics(list(numbers), codes, stored_at_ms, body_sizes)
 
 
+def find_pauses(data: bytes, base: int, positions: Ints, sizes: npt.NDArray[np.integer]) -> Mask:
+    """Which records at ascending positions of the log are occurrences of paused schedules; `data` begins at `base`.
+
+    Without such bytes this is one search through `data`; a found one costs some 20 µs.
+    """
+    found = np.zeros(len(positions), np.bool_)
+    at = data.find(PAUSED)
+    while at >= 0:
+        index = int(np.searchsorted(positions, base + at, "right")) - 1
+        end = at + 1
+        if index >= 0:
+            start, size = int(positions[index]) - base, int(sizes[index])
+            own = _read(memoryview(data), start, size, start + base)
+            schedule = pending_schedule(own.properties) if own is not None else None
+            found[index] = schedule is not None and schedule.paused
+            # A body may have such bytes too, once or often.
+            end = max(end, start + size)
+        at = data.find(PAUSED, end)
+    return found
+
+
 def _parts(view: memoryview, at: int, size: int, position: int) -> tuple[bytes, int, int] | None:
     """Real topic (empty without one), store time and body size of the record there."""
+    found = _read(view, at, size, position)
+    return None if found is None else (value_of(found.properties, _NAME), found.stored_at_ms, len(found.body))
+
+
+def _read(view: memoryview, at: int, size: int, position: int) -> record.Record | None:
+    """The record there; None: there is none."""
     if at < 0 or not layout.RECORD_BYTES_MIN <= size <= len(view) - at:
         return None
     try:
         found = record.decode(view[at : at + size], check_crc=False)
     except DamagedBytes:
         return None
-    if (found.size, found.position) != (size, position) or record.is_torn(found):
-        return None
-    return value_of(found.properties, _NAME), found.stored_at_ms, len(found.body)
+    return None if (found.size, found.position) != (size, position) or record.is_torn(found) else found

@@ -15,7 +15,10 @@ from duetime_spark.jobs.context import JobContext
 
 MINUTES_AHEAD, HOURS_AHEAD = 24 * 60, 30 * 24
 MEASURED_MS = 600_000
-_MINUTES = "shard,level,topic,minute,count,bytes,oldest_due_at_ms,overdue_count,overdue_bytes,next_due_at_ms"
+_MINUTES = (
+    "shard,level,topic,minute,count,bytes,oldest_due_at_ms,overdue_count,overdue_bytes,next_due_at_ms,paused_count"
+)
+_SUMS = "count", "bytes", "overdue_count", "overdue_bytes", "paused_count"
 _PLACES = "shard,level,topic,offset,position"
 _RESTORED = "shard,topic,real_topic,lane_level,stored_at_ms,sys_flag"
 
@@ -25,7 +28,8 @@ class PendingSummary:
     """Pending messages of one topic in one lane of one shard; `level` from 1,000 on: messages for any time.
 
     topic: None if the record has none or is damaged. Entries restored, and their records removed by retention, while
-    the job ran are counted without bytes and due time.
+    the job ran are counted without bytes and due time. `paused_count` of them are occurrences of paused schedules,
+    which have no due time either.
     """
 
     shard: int
@@ -37,6 +41,7 @@ class PendingSummary:
     overdue_count: int
     overdue_by_ms: int
     next_due_at_ms: int | None
+    paused_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,8 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class BacklogJobResult:
-    """The result; lists are by shard, level and topic, or by moment and level. Empty minutes and hours are left out."""
+    """The result; lists are by shard, level and topic, or by moment and level. Empty minutes and hours are left out.
+    The `paused_count` occurrences of paused schedules are pending, and in no minute or hour."""
 
     now_ms: int
     pending_count: int
@@ -93,6 +99,7 @@ class BacklogJobResult:
     due_minutes: list[DuePeriodCount]
     due_hours: list[DuePeriodCount]
     later_count: int
+    paused_count: int
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -102,23 +109,27 @@ def transform(pending: DataFrame, moments: Mapping[int, int]) -> DataFrame:
     """Pending entries by (shard, level, topic, minute): the sums of table `pending_minutes`, from rows of `pending`.
 
     Adds: count, bytes, oldest_due_at_ms, overdue_count and overdue_bytes (due at or before the shard's moment),
-    next_due_at_ms (after it).
+    next_due_at_ms (after it), paused_count. Entries of paused schedules have no minute.
     """
-    due = F.col("due_at_ms")
+    is_paused, due = F.coalesce("is_paused", F.lit(False)), F.col("due_at_ms")
+    dated = pending.withColumn("is_paused", is_paused).withColumn("due_at_ms", F.when(~is_paused, due))
     is_overdue = due <= of_shard(moments)
-    return pending.groupBy("shard", "level", "topic", floor_to("due_at_ms", MINUTE_MS).alias("minute")).agg(
+    minute = floor_to("due_at_ms", MINUTE_MS).alias("minute")
+    found = dated.groupBy("shard", "level", "topic", minute, "is_paused").agg(
         F.count(F.lit(1)).alias("count"),
         F.sum(F.coalesce("size", F.lit(0))).alias("bytes"),
         F.min(due).alias("oldest_due_at_ms"),
         F.count(F.when(is_overdue, 1)).alias("overdue_count"),
         F.sum(F.when(is_overdue, F.col("size")).otherwise(0)).alias("overdue_bytes"),
         F.min(F.when(~is_overdue, due)).alias("next_due_at_ms"),
+        F.count(F.when(F.col("is_paused"), 1)).alias("paused_count"),
     )
+    return found.drop("is_paused")
 
 
 def merged(minutes: DataFrame) -> DataFrame:
     """One row of each (shard, level, topic, minute)."""
-    sums, lowest = ("count", "bytes", "overdue_count", "overdue_bytes"), ("oldest_due_at_ms", "next_due_at_ms")
+    sums, lowest = _SUMS, ("oldest_due_at_ms", "next_due_at_ms")
     return minutes.groupBy("shard", "level", "topic", "minute").agg(
         *[F.sum(name).alias(name) for name in sums], *[F.min(name).alias(name) for name in lowest]
     )
@@ -139,12 +150,11 @@ def summed(minutes: DataFrame, now_ms: int) -> DataFrame:
         _grain("minute", next_minutes, none, none, minute * MINUTE_MS),
         _grain("hour", next_hours, none, none, hour * HOUR_MS),
     ]
-    sums = ("count", "bytes", "overdue_count", "overdue_bytes")
     keyed = minutes.withColumn("key", F.explode(F.array_compact(F.array(*grains)))).select(
-        "key.*", "level", *sums, "oldest_due_at_ms", "next_due_at_ms"
+        "key.*", "level", *_SUMS, "oldest_due_at_ms", "next_due_at_ms"
     )
     return keyed.groupBy("grain", "at_ms", "shard", "level", "topic").agg(
-        *[F.sum(name).alias(name) for name in sums],
+        *[F.sum(name).alias(name) for name in _SUMS],
         F.min("oldest_due_at_ms").alias("oldest_due_at_ms"),
         F.min("next_due_at_ms").alias("next_due_at_ms"),
     )
@@ -212,6 +222,7 @@ def run(context: JobContext) -> BacklogJobResult:
         due_minutes=_due(rows["minute"]),
         due_hours=_due(rows["hour"]),
         later_count=(rest and rest["later_count"]) or 0,
+        paused_count=sum(row.paused_count for row in pending),
     )
 
 
@@ -235,7 +246,8 @@ def _pending(row: dict[str, Any], moment_ms: int | None) -> PendingSummary:
     oldest_ms = row["oldest_due_at_ms"]
     overdue_by_ms = 0 if moment_ms is None or oldest_ms is None else max(0, moment_ms - oldest_ms)
     names = ("shard", "level", "topic", "count", "bytes", "oldest_due_at_ms", "overdue_count", "next_due_at_ms")
-    return PendingSummary(**{name: row[name] for name in names}, overdue_by_ms=overdue_by_ms)
+    own = {name: row[name] for name in (*names, "paused_count")}
+    return PendingSummary(**own, overdue_by_ms=overdue_by_ms)
 
 
 def _due(rows: list[dict[str, Any]]) -> list[DuePeriodCount]:

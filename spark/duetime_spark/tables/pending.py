@@ -21,7 +21,7 @@ from duetime_format.lanes import TIMER_LANE_FIRST, LanePlace, lane_of
 from duetime_format.units import FILLER_SIZE, UNIT_TYPE, Ints, Units, are_ended, dues_of
 from duetime_shard.disk import ShardFiles
 
-from duetime_spark.decoding.topics import find_topics
+from duetime_spark.decoding.topics import find_pauses, find_topics
 from duetime_spark.shards.snapshot import LaneView, QueueView, ShardImage
 from duetime_spark.shards.units import UnitWindow, cut, first_at
 from duetime_spark.tables.batches import ROWS_MAX, RepeatedColumns, batch, numbers
@@ -34,6 +34,8 @@ _STRETCH_BYTES = 4 * 1024 * 1024
 _GAP_BYTES = 64 * 1024
 # Stands for values of entries removed by retention, or with a damaged record.
 GONE = -1
+# The columns that need the records of entries.
+_OF_RECORDS = frozenset(("topic", "is_paused"))
 
 
 @dataclass(frozen=True)
@@ -97,8 +99,8 @@ class PendingTask:
             yield from self._batches(entries, topics, repeated)
 
     def found(self) -> Iterator[tuple[PendingEntries, "TopicColumn | None"]]:
-        """Entries, with their topics if the query needs them."""
-        if "topic" not in self.schema.names:
+        """Entries, with the values of their records if the query needs them."""
+        if not needs_records(self.schema):
             for part in self.parts:
                 for entries in self._of(part):
                     yield entries, None
@@ -147,8 +149,9 @@ class PendingTask:
             base = start - start % self.segment_bytes
             end = min(end, base + self.segment_bytes)
             data = self.files.read(f"commitlog/{base:020d}", start - base, end - start)
-            found = find_topics(data, start, entries.positions[first:stop], entries.sizes[first:stop])
-            topics.put(slice(first, stop), found.names, found.codes)
+            positions, sizes = entries.positions[first:stop], entries.sizes[first:stop]
+            found = find_topics(data, start, positions, sizes)
+            topics.put(slice(first, stop), found.names, found.codes, find_pauses(data, start, positions, sizes))
         return topics
 
     def _find_copies(self, entries: PendingEntries, topics: "TopicColumn", lost: Ints) -> None:
@@ -166,44 +169,52 @@ class PendingTask:
                 entries.positions[own[there]] = units["position"][at[there]]
         again = lost[np.argsort(entries.positions[lost], kind="stable")]
         found = self._topics(entries.take(again))
-        topics.put(again, found.names, found.codes)
+        topics.put(again, found.names, found.codes, found.pauses)
 
     def _batches(
         self, entries: PendingEntries, topics: "TopicColumn | None", repeated: RepeatedColumns
     ) -> Iterator[pa.RecordBatch]:
         mask = self.row_filter.mask("position", entries.positions)
-        codes = topics.codes if topics is not None else None
-        if mask is not None:
-            entries, codes = entries.take(mask), codes[mask] if codes is not None else None
-        for first in range(0, len(entries), ROWS_MAX):
-            part = slice(first, first + ROWS_MAX)
-            names = topics.text(codes[part]) if topics is not None and codes is not None else None
-            yield self._batch(entries.take(np.arange(len(entries))[part]), names, repeated)
+        chosen = np.arange(len(entries)) if mask is None else np.flatnonzero(mask)
+        for first in range(0, len(chosen), ROWS_MAX):
+            rows = chosen[first : first + ROWS_MAX]
+            yield self._batch(entries.take(rows), topics, rows, repeated)
 
-    def _batch(self, entries: PendingEntries, names: pa.Array | None, repeated: RepeatedColumns) -> pa.RecordBatch:
+    def _batch(
+        self, entries: PendingEntries, topics: "TopicColumn | None", rows: Ints, repeated: RepeatedColumns
+    ) -> pa.RecordBatch:
+        """`rows`: those of the entries in `topics`."""
         return batch(
             self.schema,
             {
                 "shard": lambda kind: repeated.array(self.shard, kind, count=len(entries)),
                 "level": lambda kind: numbers(entries.levels, kind),
-                "topic": lambda kind: names,
+                "topic": lambda kind: topics.text(topics.codes[rows]) if topics is not None else None,
                 "offset": lambda kind: numbers(entries.offsets, kind),
                 "position": lambda kind: numbers(entries.positions, kind, GONE),
                 "size": lambda kind: numbers(entries.sizes, kind, GONE),
                 "due_at_ms": lambda kind: numbers(entries.dues, kind, GONE),
+                "is_paused": lambda kind: pa.array(topics.pauses[rows], kind) if topics is not None else None,
             },
         )
 
 
 class TopicColumn:
-    """Topics of entries as codes: an index into `names`, -1 without a topic."""
+    """Topics of entries as codes: an index into `names`, -1 without a topic. `pauses`: entries of paused schedules."""
 
     def __init__(self, count: int) -> None:
         self.codes = np.full(count, -1, np.int32)
+        self.pauses = np.zeros(count, np.bool_)
         self.names: list[bytes] = []
         self._numbers: dict[bytes, int] = {}
 
-    def put(self, where: "slice | Ints", names: list[bytes], codes: npt.NDArray[np.int32]) -> None:
+    def put(
+        self,
+        where: "slice | Ints",
+        names: list[bytes],
+        codes: npt.NDArray[np.int32],
+        pauses: npt.NDArray[np.bool_],
+    ) -> None:
         own = []
         for name in names:
             number = self._numbers.setdefault(name, len(self.names))
@@ -212,10 +223,16 @@ class TopicColumn:
             own.append(number)
         # The last one is the value for -1.
         self.codes[where] = np.array([*own, -1], np.int32)[codes]
+        self.pauses[where] = pauses
 
     def text(self, codes: npt.NDArray[np.int32]) -> pa.Array:
         names = pa.array([name.decode(errors="replace") for name in self.names], pa.string())
         return names.take(pa.array(codes, mask=codes < 0))
+
+
+def needs_records(schema: pa.Schema) -> bool:
+    """Whether a query reads the records of entries."""
+    return not _OF_RECORDS.isdisjoint(schema.names)
 
 
 def _entries(level: int, offsets: Ints, units: Units) -> PendingEntries:
@@ -270,7 +287,7 @@ def plan(shards: Sequence[ShardImage], schema: pa.Schema, row_filter: RowFilter,
         if not row_filter.allows("shard", snapshot.shard):
             continue
         lanes = _lanes(shard, row_filter)
-        if "topic" in schema.names:
+        if needs_records(schema):
             groups = list(_by_position(shard, lanes, rows))
         else:
             parts = [

@@ -3,6 +3,8 @@
 A query over `pending` gives the same sums, but takes the JVM three times as long: rows go through its hash tables one
 by one. So each task sums its own rows, and the reader adds these sums: several rows may have one (shard, level, topic,
 minute).
+
+Entries of paused schedules are summed apart, without due times: theirs are years ahead and only keep them pending.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +28,7 @@ _MINUTE_MS = 60_000
 _NEVER = np.iinfo(np.int64).max
 # Limit on cells of a dense table of sums, 48 bytes each, empty ones included; above it, rows are sorted instead.
 _CELLS_MAX = 1 << 18
-_COLUMNS = "shard", "level", "topic", "size", "due_at_ms"
+_COLUMNS = "shard", "level", "topic", "size", "due_at_ms", "is_paused"
 
 
 @dataclass(frozen=True)
@@ -100,17 +102,24 @@ class MinutesTask:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         for entries, topics in self.task.found():
-            codes = topics.codes if topics is not None else np.full(len(entries), -1, np.int32)
-            names = topics.text(np.arange(-1, len(topics.names), dtype=np.int32)) if topics is not None else None
-            is_dated = entries.dues != GONE
+            assert topics is not None, "the query has columns of records"
+            names = topics.text(np.arange(-1, len(topics.names), dtype=np.int32))
+            is_dated = (entries.dues != GONE) & ~topics.pauses
             if is_dated.all():
-                yield from self._summed(entries, codes, names)
-            else:
-                yield from self._summed(entries.take(is_dated), codes[is_dated], names)
-                yield from self._summed(entries.take(~is_dated), codes[~is_dated], names, is_dated=False)
+                yield from self._summed(entries, topics.codes, names)
+                continue
+            for rows, is_paused in ((is_dated, False), (~is_dated & ~topics.pauses, False), (topics.pauses, True)):
+                own = entries.take(rows), topics.codes[rows], names
+                yield from self._summed(*own, is_dated=rows is is_dated, is_paused=is_paused)
 
     def _summed(
-        self, entries: PendingEntries, codes: npt.NDArray[np.int32], names: pa.Array | None, *, is_dated: bool = True
+        self,
+        entries: PendingEntries,
+        codes: npt.NDArray[np.int32],
+        names: pa.Array,
+        *,
+        is_dated: bool = True,
+        is_paused: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         if not len(entries):
             return
@@ -125,7 +134,7 @@ class MinutesTask:
         columns = {
             "shard": pa.array(np.full(count, self.task.shard, np.int32)),
             "level": pa.array(sums.levels.astype(np.int32)),
-            "topic": names.take(pa.array(sums.codes + 1)) if names is not None else pa.nulls(count, pa.string()),
+            "topic": names.take(pa.array(sums.codes + 1)),
             "minute": moments(sums.minutes),
             "count": pa.array(sums.count),
             "bytes": pa.array(sums.bytes),
@@ -133,6 +142,7 @@ class MinutesTask:
             "overdue_count": pa.array(sums.overdue_count),
             "overdue_bytes": pa.array(sums.overdue_bytes),
             "next_due_at_ms": moments(sums.next),
+            "paused_count": pa.array(sums.count if is_paused else np.zeros(count, np.int64)),
         }
         yield pa.record_batch([columns[name] for name in self.schema.names], schema=self.schema)
 
@@ -141,8 +151,7 @@ def plan(
     shards: Sequence[ShardImage], schema: pa.Schema, row_filter: RowFilter, rows: int, now_ms: int | None
 ) -> list[MinutesTask]:
     """Tasks of about `rows` entries each; `now_ms` None: each shard's moment of the snapshot."""
-    names = [name for name in _COLUMNS if name != "topic" or "topic" in schema.names]
-    entries = pa.schema([PENDING.field(name) for name in names])
+    entries = pa.schema([PENDING.field(name) for name in _COLUMNS])
     # Other columns are sums here.
     keys = RowFilter({name: bounds for name, bounds in row_filter.columns.items() if name in ("shard", "level")})
     moments = {shard.snapshot.shard: shard.snapshot.stored_at_ms if now_ms is None else now_ms for shard in shards}

@@ -50,6 +50,8 @@ PENDING = pa.schema(
         ("position", _I64),
         ("size", _I32),
         ("due_at_ms", _I64),
+        # The occurrence of a paused schedule, whose due time only keeps it pending. False if the entry has left.
+        ("is_paused", pa.bool_()),
     ]
 )
 PENDING_MINUTES = pa.schema(
@@ -57,7 +59,7 @@ PENDING_MINUTES = pa.schema(
         ("shard", _I32),
         ("level", _I32),
         ("topic", _TEXT),
-        # Minutes of due times, since 1970; null if an entry has left.
+        # Minutes of due times, since 1970; null if an entry has left, or its schedule is paused.
         ("minute", _I64),
         ("count", _I64),
         ("bytes", _I64),
@@ -67,6 +69,8 @@ PENDING_MINUTES = pa.schema(
         ("overdue_bytes", _I64),
         # Null if all are overdue.
         ("next_due_at_ms", _I64),
+        # All of `count`, or none.
+        ("paused_count", _I64),
     ]
 )
 ENDS = pa.schema(

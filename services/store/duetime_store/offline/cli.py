@@ -128,6 +128,7 @@ def _print_report(directory: Path, report: VerifyReport) -> None:
     echo(
         f"{directory}: {outcome}; {report.records:,} records of {report.record_bytes:,} bytes, "
         f"{report.units:,} queue units, {report.index_entries:,} index entries"
+        + (f", {report.schedules:,} schedules ({report.paused_schedules:,} paused)" if report.schedules else "")
     )
 
 

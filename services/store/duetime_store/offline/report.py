@@ -57,6 +57,9 @@ class VerifyReport:
     record_bytes: int = 0
     units: int = 0
     index_entries: int = 0
+    # Schedules with a pending occurrence, and the paused ones among them.
+    schedules: int = 0
+    paused_schedules: int = 0
 
     def add(self, file: str, position: int, what: str, message: DamagedMessage = NONE) -> None:
         self.damage_count += 1
@@ -78,4 +81,6 @@ class VerifyReport:
             "recordBytes": self.record_bytes,
             "units": self.units,
             "indexEntries": self.index_entries,
+            "schedules": self.schedules,
+            "pausedSchedules": self.paused_schedules,
         }

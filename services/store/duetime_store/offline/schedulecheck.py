@@ -36,6 +36,7 @@ class ScheduleCheck:
         # Positions of the pending occurrences of each schedule, and their names.
         self._pending: dict[Name, dict[Place, int]] = {}
         self._names: dict[Place, Name] = {}
+        self._paused: set[Place] = set()
         self._doubled: set[Name] = set()
         # The latest occurrence in a lane.
         self._latest: tuple[Name, StoredSchedule] | None = None
@@ -70,6 +71,8 @@ class ScheduleCheck:
         pending = self._pending.setdefault(name, {})
         pending[place] = found.position
         self._names[place] = name
+        if schedule.paused:
+            self._paused.add(place)
         self._latest = name, schedule
         if len(pending) > _PENDING_MAX:
             self._report_doubled(name)
@@ -85,6 +88,7 @@ class ScheduleCheck:
             self._add(found.position, what, DamagedMessage(found.topic, found.queue, found.queue_offset))
 
     def _forget(self, place: Place) -> None:
+        self._paused.discard(place)
         name = self._names.pop(place, None)
         if name is not None:
             pending = self._pending[name]
@@ -93,7 +97,9 @@ class ScheduleCheck:
                 del self._pending[name]
 
     def finish(self) -> None:
-        """Reports the schedules with several pending occurrences."""
+        """Counts the schedules, and reports those with several pending occurrences."""
+        self._report.schedules = len(self._pending)
+        self._report.paused_schedules = len({self._names[place] for place in self._paused})
         for name, pending in self._pending.items():
             if len(pending) > 1:
                 self._report_doubled(name)
