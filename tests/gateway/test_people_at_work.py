@@ -6,10 +6,20 @@ from pathlib import Path
 
 import grpc
 import pytest
-from duetime import AsyncProducer, AsyncPuller, AsyncReceiver, Consumer, Message, PermissionDenied
+from duetime import (
+    AsyncProducer,
+    AsyncPuller,
+    AsyncReceiver,
+    AsyncSchedules,
+    Consumer,
+    Message,
+    PermissionDenied,
+    Schedule,
+    ScheduleDefinition,
+)
 from duetime.cli.app import run
 from duetime.client.tokens import TOKEN_VARIABLE
-from duetime.v1 import consumer_pb2, gateway_pb2, transactions_pb2
+from duetime.v1 import audit_pb2, consumer_pb2, gateway_pb2, transactions_pb2
 from duetime_gateway.packing.sends import EncodedRequest
 
 from tests.gateway.conftest import Gateway, error_of, message, real_store, request
@@ -207,3 +217,24 @@ async def test_group_of_a_prepare_is_checked_when_another_has_made_it_known(site
         await site.gateway.stub.Prepare(prepare("mine"), metadata=other, timeout=60)
     refused = await error_of(site.gateway.stub.Prepare(prepare("shops"), metadata=other, timeout=60))
     assert refused.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
+async def test_schedules_of_other_topics_are_refused_one_by_one(site: Site) -> None:
+    sender, admin = await site.people.add("sender", "send topic orders*"), await site.people.add("root", "admin")
+    topics = ("orders", "secrets", "orders-eu", "others")
+    definitions = [ScheduleDefinition("hourly", Message(topic, b"x"), every="1h") for topic in topics]
+    async with AsyncSchedules(site.address, token=str(sender)) as schedules:
+        outcomes = await schedules.put_all(definitions, errors="return")
+        assert [isinstance(one, Schedule) for one in outcomes] == [True, False, True, False]
+        assert {type(one) for one in outcomes[1::2]} == {PermissionDenied}
+        assert [one.name async for one in schedules.list("orders")] == ["hourly"]
+        none = [ScheduleDefinition("hourly", Message("secrets", b"x"), every="1h")]
+        assert type((await schedules.put_all(none, errors="return"))[0]) is PermissionDenied
+    wanted = audit_pb2.ListAuditEventsRequest()
+    async with asyncio.timeout(60):
+        while True:
+            found = await site.gateway.stub.ListAuditEvents(wanted, metadata=shown(admin), timeout=60)
+            refused = {one.resource for one in found.events if one.user == "sender" and one.reason == "RIGHT_MISSING"}
+            if len(refused) == 2:
+                break
+    assert refused == {"topic others and 1 more", "topic secrets"}

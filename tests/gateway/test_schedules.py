@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from duetime.v1 import audit_pb2, gateway_pb2, message_pb2, quotas_pb2, schedules_pb2
+from duetime import AsyncSchedules, Message, Overloaded, Schedule, ScheduleDefinition, Timeout
 
 from tests.gateway.conftest import WAIT_S, Gateway, WallClock, error_of, message, real_store, until, waiting
 
@@ -219,6 +220,19 @@ async def test_many_schedules_are_put_on_all_shards_with_an_answer_each(gateway:
         found.ClearField("message")
         assert found == result.put.schedule
     assert results[-1].put.schedule.version == 2
+async def test_more_than_a_quota_takes_at_once_is_put_in_parts(gateway: Gateway) -> None:
+    quota = quotas_pb2.Quota(of=quotas_pb2.QuotaOf(topic="orders"), pending_count=5)
+    await gateway.stub.SetQuota(quotas_pb2.SetQuotaRequest(quota=quota), timeout=WAIT_S)
+    await until(gateway, lambda: bool(gateway.node.parts.quotas.quotas.active))
+    definitions = [ScheduleDefinition(f"s{number}", Message("orders", b"x"), every="1h") for number in range(16)]
+    async with AsyncSchedules(f"127.0.0.1:{gateway.node.port}", timeout="2s") as client:
+        outcomes = await client.put_all(definitions, errors="return")
+    put = {one.name for one in outcomes if isinstance(one, Schedule)}
+    assert put == {one.name for one in await listed(gateway)} != set()
+    # The rest did not fit when it was asked for, which is no fault of the request.
+    assert {type(one) for one in outcomes} <= {Schedule, Overloaded, Timeout}
+
+
     assert {one.name for one in await listed(gateway)} == set(NAMES)
 
 

@@ -1,16 +1,28 @@
 """Quotas count all stored records, not sent messages alone; a method of a contract without a charge fails here."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 from duetime.client.errors import from_status
-from duetime.v1 import consumer_pb2, gateway_pb2, leases_pb2, pending_pb2, retry_pb2, transactions_pb2
+from duetime.v1 import (
+    consumer_pb2,
+    gateway_pb2,
+    leases_pb2,
+    message_pb2,
+    pending_pb2,
+    retry_pb2,
+    schedules_pb2,
+    transactions_pb2,
+)
 from duetime_core.clock import SystemClock
 from duetime_core.testing.clock import FakeClock
+from duetime_gateway.access import permit
+from duetime_gateway.access.grants import Access
 from duetime_gateway.face.charges import CHARGES
 from duetime_gateway.quotas.charges import SENDS, STORES_NOTHING, Charge
 from duetime_gateway.quotas.limits import HOST, TOPIC, USER, Limits, QuotaOwner
@@ -21,6 +33,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescri
 from google.protobuf.message_factory import GetMessageClass
 
 from tests.gateway.conftest import Gateway, error_of, message, real_store, tapped_retry, until
+from tests.gateway.people import grant
 from tests.gateway.test_leases import receive
 from tests.gateway.test_quota_requests import MUCH, asked, meter_of, set_quota
 from tests.rocketmq.raw import BILLING, ORDERS, Raw
@@ -109,6 +122,21 @@ def test_methods_that_store_nothing_are_reads_or_change_the_database_alone() -> 
 
 
 def test_body_of_unknown_size_is_settled_by_the_answer() -> None:
+def test_refused_schedules_use_no_quota_of_their_topics() -> None:
+    puts = [
+        schedules_pb2.PutScheduleRequest(
+            schedule=schedules_pb2.Schedule(message=message_pb2.Message(topic=topic, body=b"four"))
+        )
+        for topic in ("orders", "secrets")
+    ]
+
+    def copies() -> Sequence[CopyCharge]:
+        permit.serve_with(Access("shop", [grant("send topic orders")]))
+        return CHARGES["PutSchedules"].copies(schedules_pb2.PutSchedulesRequest(puts=puts))
+
+    assert copy_context().run(copies) == [CopyCharge("orders", 4, True), CopyCharge(given=4)]
+
+
     quotas, of = Quotas(FakeClock()), QuotaOwner(USER, "shop")
     quotas.set({of: Limits(bytes_per_s=1_000_000, burst_bytes=2_000_000)})
     settle = quotas.store("shop", "peer", 100, [CopyCharge(), CopyCharge(given=50)])

@@ -24,6 +24,8 @@ PAGE_COUNT = 256
 # One request of `put_all`: its schedules, and the bytes of their messages.
 PUT_COUNT_MAX = 512
 PUT_BYTES_MAX = 1024 * 1024
+# The reason of a request that no quota will ever take.
+_BURST_EXCEEDED = "QUOTA_BURST_EXCEEDED"
 
 MissedPolicy = Literal["skip", "one", "all"]
 GapPolicy = Literal["end", "skip"]
@@ -259,7 +261,8 @@ class AsyncSchedules(RepeatingClient):
     async def _put_batch(
         self, batch: Sequence[schedules_pb2.PutScheduleRequest | DueTimeError]
     ) -> Sequence[Schedule | DueTimeError]:
-        """Puts schedules with names of their own; those that a shard could not take are repeated until the timeout."""
+        """Puts schedules with names of their own; those that a shard could not take are repeated until the timeout. A
+        request above a quota's limit is halved."""
         outcomes: dict[int, Schedule | DueTimeError] = {
             index: one for index, one in enumerate(batch) if isinstance(one, DueTimeError)
         }
@@ -295,6 +298,10 @@ class AsyncSchedules(RepeatingClient):
         """Returns the first `count` (1 to 100) planned times of a schedule that is created now, fewer if there are no
         more. Stores nothing, and creates no topic.
 
+                if error.reason == _BURST_EXCEEDED and len(left) > 1:
+                    for part in (left[: len(left) // 2], left[len(left) // 2 :]):
+                        results = await self._put_batch([one for _, one in part])
+                        outcomes.update((index, one) for (index, _), one in zip(part, results, strict=True))
         Raises:
             InvalidArgument: the times or the message break a rule.
         """

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from duetime.v1 import consumer_pb2, pending_pb2, retry_pb2, schedules_pb2
 
+from duetime_gateway.access import permit
+from duetime_gateway.access.grants import Kind, Right
 from duetime_gateway.quotas.charges import MADE, RECORD, SENDS, STORES_NOTHING, Charge, Rate
 from duetime_gateway.quotas.quotas import CopyCharge
 
@@ -34,8 +36,16 @@ _PUT_SCHEDULE = Charge(
     copies=_put,
     stored=lambda answer: [answer.stored_bytes] if answer.schedule.message_id else [],
 )
+
+
+def _put_all(request: schedules_pb2.PutSchedulesRequest) -> Sequence[CopyCharge]:
+    """Puts in topics that the caller may not send to do not use up the quotas of these."""
+    copies, access = [copy for one in request.puts for copy in _put(one)], permit.current()
+    return [one if access.may(Right.SEND, Kind.TOPIC, one.topic) else CopyCharge(given=one.given) for one in copies]
+
+
 _PUT_SCHEDULES = Charge(
-    copies=lambda request: [copy for one in request.puts for copy in _put(one)],
+    copies=_put_all,
     stored=lambda answer: [one.put.stored_bytes for one in answer.results],
 )
 _RUN_SCHEDULE = Charge(copies=lambda request: [CopyCharge(request.topic)], stored=lambda answer: [answer.stored_bytes])

@@ -1,8 +1,8 @@
 """The right that each call at the gateway's port takes: one table of all methods.
 
-If a need has no names, deeper code checks them: topics of sends after a request is packed or decoded, and groups of
-transactions. Lists contain only the entries to which the caller has a right. Ids that name no topic may be any
-topic's, so that they take a right to all. Admins may do everything.
+If a need has no names, deeper code checks them: topics of sends after a request is packed or decoded, those of many
+schedules, and groups of transactions. Lists contain only the entries to which the caller has a right. Ids that name no
+topic may be any topic's, so that they take a right to all. Admins may do everything.
 """
 
 from collections.abc import Iterable, Iterator
@@ -106,7 +106,7 @@ _GATEWAY = {
     "CancelMatching": Rule(needs=(_topic(SEND, _of_filter),)),
     "Reschedule": Rule(needs=(_topic(SEND, lambda request: {one.message.topic for one in request.messages}),)),
     "PutSchedule": Rule(needs=(_topic(SEND, lambda request: (request.schedule.message.topic,)),)),
-    "PutSchedules": Rule(needs=(_topic(SEND, lambda request: {one.schedule.message.topic for one in request.puts}),)),
+    "PutSchedules": _SENDS,
     "PauseSchedule": _CHANGES_SCHEDULE,
     "ResumeSchedule": _CHANGES_SCHEDULE,
     "DeleteSchedule": _CHANGES_SCHEDULE,

@@ -21,6 +21,7 @@ from duetime_gateway.pending.listing import PendingLister
 from duetime_gateway.routing.topics import TopicRegistry
 from duetime_gateway.sending.drafts import Caller, DraftList
 from duetime_gateway.sending.encoding import DraftBatch, RecordGroup
+from duetime_gateway.sending.permitted import faults_of, tell_refused
 from duetime_gateway.sending.sender import STEP_S, Sender
 from duetime_gateway.shards.shards import Shards
 
@@ -90,7 +91,8 @@ class ScheduleRouter:
         """As `put` for each, with one call of each shard. `drafts`: their messages.
 
         Raises:
-            InvalidArgument: none, too many or too large ones, or a dry run. Other errors are faults of single ones.
+            InvalidArgument: none, too many or too large ones, or a dry run. Other errors, such as a missing right, are
+                faults of single ones.
         """
         puts, size = request.puts, request.ByteSize()
         found = list(within("puts", len(puts), 1, limits.SCHEDULES_PUT_MAX))
@@ -102,8 +104,12 @@ class ScheduleRouter:
         timeout_ms = timeout_of(self._timeout_ms, caller.remaining_ms)
         results: dict[int, schedules_pb2.PutScheduleResult | DueTimeError] = {}
         valid: list[int] = []
+        denied = faults_of(caller.access, {draft.topic for draft in drafts})
+        tell_refused(denied)
         for index, (draft, one) in enumerate(zip(drafts, puts, strict=True)):
-            if violations := list(_draft_violations(draft, one.schedule.name)):
+            if draft.topic in denied:
+                results[index] = denied[draft.topic]
+            elif violations := list(_draft_violations(draft, one.schedule.name)):
                 results[index] = InvalidArgument(violations)
             else:
                 valid.append(index)

@@ -4,9 +4,10 @@ A whole request is packed with a dict of routes, so rights are not checked per m
 send everywhere has its own dict, which grows with the topics in use.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
-from duetime_core.errors import DueTimeError
+from duetime_core.audit.audit import tell_refused_part
+from duetime_core.errors import DueTimeError, PermissionDenied
 
 from duetime_gateway.access.grants import Access, Kind, Right
 from duetime_gateway.routing.topics import TopicRegistry
@@ -16,6 +17,25 @@ from duetime_gateway.shards.route import Route
 ROUTES_MAX = 10_000
 # Callers with cached topics.
 CALLERS_MAX = 1_024
+
+
+def faults_of(access: Access, names: Collection[str]) -> dict[str, DueTimeError]:
+    """Errors of the topics among these that the caller may not send to."""
+    found: dict[str, DueTimeError] = {
+        name: access.refusal(Right.SEND, Kind.TOPIC, name)
+        for name in names
+        if not access.may(Right.SEND, Kind.TOPIC, name)
+    }
+    return found
+
+
+def tell_refused(faults: Mapping[str, object]) -> None:
+    """Writes one event per request to the audit log, regardless of its other messages. `faults`: by topic; only those
+    of missing rights count."""
+    refused = {name: error for name, error in faults.items() if isinstance(error, PermissionDenied)}
+    if refused:
+        name, more = min(refused), f" and {len(refused) - 1} more" if len(refused) > 1 else ""
+        tell_refused_part(f"topic {name}{more}", refused[name])
 
 
 class _CallerRoutes:
@@ -54,12 +74,3 @@ class PermittedRoutes:
         if routes is not known:
             allowed = (name for name in names if access.may(Right.SEND, Kind.TOPIC, name))
             routes.update((name, known[name]) for name in allowed if name in known)
-
-    def faults(self, access: Access, names: Collection[str]) -> dict[str, DueTimeError]:
-        """Errors of the topics among these that the caller may not send to."""
-        found: dict[str, DueTimeError] = {
-            name: access.refusal(Right.SEND, Kind.TOPIC, name)
-            for name in names
-            if not access.may(Right.SEND, Kind.TOPIC, name)
-        }
-        return found

@@ -6,9 +6,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import cast
 
-from duetime_core.audit.audit import tell_refused_part
 from duetime_core.clock import Clock, SystemClock, turn
-from duetime_core.errors import DueTimeError, Overloaded, PermissionDenied
+from duetime_core.errors import DueTimeError, Overloaded
 from duetime_core.limits.room import Reservation, Room
 from duetime_format import limits
 from duetime_format.admission import is_delayed
@@ -22,7 +21,7 @@ from duetime_gateway.sending.drafts import Caller, Drafts, PackedRequest, Reques
 from duetime_gateway.sending.encoding import DraftBatch, Encoder, RecordGroup
 from duetime_gateway.sending.lites import LiteTopicAdmitter
 from duetime_gateway.sending.outcomes import InFlightRequest
-from duetime_gateway.sending.permitted import PermittedRoutes
+from duetime_gateway.sending.permitted import PermittedRoutes, faults_of, tell_refused
 from duetime_gateway.sending.whole import check_batch, check_send
 from duetime_gateway.shards.batcher import PUT_BYTES_MAX, Batcher, PutResult
 from duetime_gateway.shards.contract import replacements
@@ -167,7 +166,7 @@ class Sender:
         self._permitted.learn(caller.access, names)
         announced_by_ms = deadline_ms - timeout_ms * (1 - ANNOUNCED_BY)
         if not request.is_batch:
-            _tell_refused(names, routes)
+            tell_refused({name: routes.get(name) for name in names})
             await self._lites.admit(batch, routes, caller.sharer, announced_by_ms)
         if request.is_batch:
             packed = await self._encode_whole(cast("WholeDrafts", drafts), batch, routes, announced_by_ms, pack)
@@ -323,7 +322,7 @@ class Sender:
     ) -> Mapping[str, Route | DueTimeError]:
         """The route of each topic, or the error: it has none, or the caller may not send to it."""
         known = self._topics.routes
-        refused = self._permitted.faults(caller.access, names)
+        refused = faults_of(caller.access, names)
         if not refused and all(name in known for name in names):
             return known
         wanted = [name for name in names if name not in refused]
@@ -414,14 +413,6 @@ def _submit(
         )
     except DueTimeError as error:
         return error
-
-
-def _tell_refused(names: Collection[str], routes: Mapping[str, Route | DueTimeError]) -> None:
-    """Writes one event per request to the audit log, regardless of its other messages."""
-    refused = {name: error for name in names if isinstance(error := routes.get(name), PermissionDenied)}
-    if refused:
-        name, more = min(refused), f" and {len(refused) - 1} more" if len(refused) > 1 else ""
-        tell_refused_part(f"topic {name}{more}", refused[name])
 
 
 def _rest_s(began_s: float) -> float:
