@@ -2,7 +2,8 @@
 
     0 4s "DTG1"   4 u32 CRC-32 of everything after it   8 i64 journal offset from which events are to be replayed
     16 u64 last lease   24 u32 ended leases   28 u32 bytes of gone dead letters   32 u32 places
-    then: ended leases, gone dead letters (duetime_shard.gone), places (duetime_store.groups.snapshot)
+    then: ended leases, gone dead letters (duetime_shard.gone), places and counts of expired messages
+    (duetime_store.groups.snapshot)
 
     ended     u64 lease, u8 flags (1 reset), u8 length, group, u32 count, returned ranges
 

@@ -71,7 +71,7 @@ class GroupDescriptionAnswer(GroupAnswer):
     waiting_retries: int = Field(description="failed messages that wait for their next attempt; not part of `lag`")
     next_retry_at: str | None
     dead_letters: int
-    lapsed: int = Field(description="expired before their delivery, since the last start of each shard")
+    lapsed: int = Field(description="expired before their delivery, since the group's creation")
     pauses: list[GroupPauseAnswer]
     unreachable_shards: list[int]
     counting_shards: list[int] = Field(description="shards whose waiting retries are missing, after a start")

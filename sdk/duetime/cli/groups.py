@@ -366,7 +366,7 @@ def _print_description(described: consumer_pb2.GroupDescription) -> None:
     known = "answering shards only: " if described.unreachable_shards else ""
     echo(
         f"{known}lag {lag:,}, in flight {in_flight:,}, waiting {waiting:,}, {_retries(described)}, "
-        f"dead letters {described.dead_letters:,}, lapsed {described.lapsed_messages:,} since the stores' start; "
+        f"dead letters {described.dead_letters:,}, lapsed {described.lapsed_messages:,}; "
         f"over the last minute {described.receives_per_s:,.1f} received and {described.acks_per_s:,.1f} acknowledged "
         "per second"
     )

@@ -261,3 +261,26 @@ async def test_message_without_a_proper_expiry_never_expires(store: Consuming, l
     await store.clock.advance(10 * LIFE_MS)
     (got,) = await store.receive()
     assert (got.message.id, got.message.expires_at_ms) == ("a", 0)
+
+
+@pytest.mark.parametrize("stop", ["stopped", "killed", "killed behind a checkpoint"])
+async def test_lapsed_messages_are_counted_across_starts(store: Consuming, stop: str) -> None:
+    await send(store, "a", "b", "c")
+    # One lapses under its lease, and one as a returned message.
+    got = await store.receive(max_count=2)
+    await store.change(got[1])
+    await store.clock.advance(LIFE_MS + INVISIBLE_MS)
+    assert await store.receive() == []
+    assert (await store.describe()).lapsed_messages == lapsed(store) == 3
+    if stop == "killed behind a checkpoint":
+        await store.node.parts.checkpointer.write()
+        await send(store, "d")
+        await store.clock.advance(LIFE_MS)
+        assert await store.receive() == []
+    count = 4 if stop == "killed behind a checkpoint" else 3
+    for _ in range(2):
+        await (store.again() if stop == "stopped" else store.kill())
+        assert (await store.describe()).lapsed_messages == lapsed(store) == count
+    await store.stub.DeleteGroup(consumer_pb2.DeleteGroupRequest(name=GROUP), timeout=60)
+    await store.kill()
+    assert lapsed(store) == 0

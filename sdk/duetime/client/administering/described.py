@@ -186,7 +186,7 @@ class GroupDescription:
     pauses: list[GroupPause] = field(default_factory=list)
     """By topic; empty: the group is not paused."""
     lapsed_messages: int = 0
-    """Expired before a delivery to the group, since each shard's last start."""
+    """Expired before a delivery to the group, since its creation."""
 
     @property
     def lag(self) -> int:

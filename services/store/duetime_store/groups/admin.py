@@ -77,10 +77,10 @@ class GroupAdmin:
         now_ms, active = self._clock.now_ms(), self._groups.activity.get(group)
         if active is not None:
             found.acks_per_s, found.receives_per_s = active.acks.per_s(now_ms), active.receives.per_s(now_ms)
-            found.lapsed_messages = active.lapsed_count
             for (name, topic), seen_at_ms in reversed(active.members.items()):
                 if now_ms - seen_at_ms < MEMBER_MS:
                     found.members.add(name=name, topic=topic, seen_at_ms=seen_at_ms)
+        found.lapsed_messages = self._groups.progress.lapsed[group]
         found.dead_letters = self._dead_letters(group)
         if self._retries.is_counting:
             found.counting_shards.append(self._shard)

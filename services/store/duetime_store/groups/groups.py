@@ -76,8 +76,6 @@ class Activity:
 
     acks: Rate = field(default_factory=Rate)
     acked_count: int = 0
-    # Messages that had expired, and were not given to it.
-    lapsed_count: int = 0
     receives: Rate = field(default_factory=Rate)
     # Times of receives, by name and topic; the latest last.
     members: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -359,8 +357,8 @@ class GroupRegistry:
         """Ends expired messages: new ones, returned ones, or those under a retry service's lease. The caller moves the
         frontier past new ones."""
         self.journal.end(place, LAPSED, offsets)
+        self.progress.lapse(place, offsets)
         self.progress.end(place, lease_id, offsets)
-        self._active(place.key.group).lapsed_count += len(offsets)
         self._unblocked(place)
 
     def skip(self, place: GroupPlace, offsets: list[int]) -> None:

@@ -50,9 +50,8 @@ class GroupCollector(Collector):
         lapsed = CounterMetricFamily(
             "duetime_store_lapsed", "Messages that groups did not receive since they had expired", labels=["group"]
         )
-        for group, active in list(self._groups.activity.items()):
-            if active.lapsed_count:
-                lapsed.add_metric([group], active.lapsed_count)
+        for group, count in list(self._groups.progress.lapsed.items()):
+            lapsed.add_metric([group], count)
         yield lapsed
 
 

@@ -68,7 +68,10 @@ class GroupReplay:
             case events.GiveEvent():
                 self._give(event)
             case events.EndEvent():
-                progress.end_any(places[event.place], offsets_of(event.ranges))
+                place, offsets = places[event.place], offsets_of(event.ranges)
+                if event.lease == events.LAPSED:
+                    progress.lapse(place, offsets)
+                progress.end_any(place, offsets)
             case events.ChangeEvent():
                 progress.change(places[event.place], event.lease, offsets_of(event.ranges), event.until_ms)
             case events.ReturnEvent():

@@ -1,12 +1,13 @@
 """The state of all groups as one file, so that a start replays only the journal's end.
 
-    head, ended leases, gone dead letters (duetime_format.group_file), places
+    head, ended leases, gone dead letters (duetime_format.group_file), places, groups with expired messages
 
     place     i32 queue, u8 ordered, i64 frontier, u32 leases, u32 holds, three names (u8 length each): group, topic,
               queue's topic
     lease     u64 id, i64 received, u16 most attempts, u8 flags (1 ordered, 2 taken), u32 count, returned ranges
     hold      u8 state, u64 lease (0: none), u32 attempt, i64 until, u8 expired deliveries, u32 bytes of history,
               u32 ranges; expired (i64, i64), history, ranges (duetime_format.ranges)
+    groups    u32 count, each u64 messages that had expired, u8 length, group; absent if there are none
 
 Big-endian. The file may be ahead of the log: events are absolute, and the log's end has the rest. It is captured in one
 step, by copying the dicts of outstanding messages, and written on another thread.
@@ -36,6 +37,7 @@ _PLACE = Struct(">iBqII")
 _LEASE = Struct(">QqHB")
 _HOLD = Struct(">BQIqBII")
 _PAIR = Struct(">qq")
+_LAPSED = Struct(">QB")
 _ORDERED, _TAKEN = 1, 2
 # Maximum messages named in a file: more than any shard has memory for.
 _OFFSETS_MAX = 1 << 23
@@ -53,6 +55,8 @@ class CapturedGroups:
     places: list[tuple[GroupPlace, int, dict[int, Hold]]]
     # Returned offsets by lease, for leases with any.
     returned: dict[int, list[int]]
+    # Expired messages by group.
+    lapsed: dict[str, int]
 
 
 @dataclass(slots=True)
@@ -70,6 +74,7 @@ def capture(progress: GroupProgress, gone: GoneDeadLetters, journal_offset: int)
         gone.encode(),
         [(place, place.frontier, place.entries.copy()) for place in progress.places.values()],
         {lease.id: sorted(lease.returned) for lease in progress.leases.values() if lease.returned},
+        dict(progress.lapsed),
     )
 
 
@@ -87,6 +92,10 @@ def encode(captured: CapturedGroups) -> bytes:
     parts.append(captured.gone)
     for place, frontier, entries in captured.places:
         parts += _place(place, frontier, entries, captured.returned)
+    if captured.lapsed:
+        parts.append(COUNT.pack(len(captured.lapsed)))
+        for name, count in captured.lapsed.items():
+            parts += (_LAPSED.pack(count, len(name.encode())), name.encode())
     return group_file.encode(GroupFileHead(captured.journal_offset, captured.last_lease_id, *counts), b"".join(parts))
 
 
@@ -177,6 +186,11 @@ def _decode(head: GroupFileHead, cursor: _Cursor) -> GroupSnapshot:
         place = progress.place(key, frontier)
         place.ordered = bool(ordered)
         _decode_place(cursor, progress, place, lease_count, hold_count)
+    # Earlier versions wrote no more.
+    if cursor.at < len(cursor.data):
+        for _ in range(*cursor.read(COUNT)):
+            lapsed, length = cursor.read(_LAPSED)
+            progress.lapsed[cursor.bytes(length).decode()] = lapsed
     return GroupSnapshot(head.journal_offset, progress, gone)
 
 

@@ -54,6 +54,8 @@ class GroupProgress:
         self.leases: dict[int, Lease] = {}
         self.ended = LeaseMemory()
         self.last_lease_id = 0
+        # Messages that had expired, and were not given to a group.
+        self.lapsed: Counter[str] = Counter()
         # All entries of all places: by group, and by the caller that received them last.
         self.shares: Shares[str] = Shares(1 << 62, 1 << 62, 0)
         self.callers: Shares[str] = Shares(1 << 62, 1 << 62, 0)
@@ -215,6 +217,12 @@ class GroupProgress:
         self.shares.give(place.key.group, sum(ended.values()))
         return sum(ended.values())
 
+    def lapse(self, place: GroupPlace, offsets: Iterable[int]) -> None:
+        """Counts expired messages that are not done yet: before they are ended, and before the frontier passes them."""
+        count = sum(one >= place.frontier or one in place.entries for one in offsets)
+        if count:
+            self.lapsed[place.key.group] += count
+
     def end_any(self, place: GroupPlace, offsets: Iterable[int]) -> None:
         """Recovery: ends messages in any state."""
         for offset in offsets:
@@ -264,6 +272,7 @@ class GroupProgress:
         place.frontier = offset
 
     def delete(self, group: str) -> None:
+        self.lapsed.pop(group, None)
         for place in self.of_group(group):
             self.reset(place, 0)
             self.forget(place)
