@@ -76,6 +76,15 @@ class Occurrence(NamedTuple):
     at_ms: int
 
 
+class SchedulePut(NamedTuple):
+    """A put. `times`: of RULES; `missed`: a policy; `lane`: a queue of the lanes for any time."""
+
+    name: str
+    times: dict[str, Any]
+    missed: int
+    lane: int
+
+
 class ScheduleLife(PendingLife):
     """See the module."""
 
@@ -120,12 +129,42 @@ class ScheduleLife(PendingLife):
     # --- calls --------------------------------------------------------------------------------------------------------
 
     def put(self, name: str, times: dict[str, Any], missed: int, lane: int) -> None:
-        self._count += 1
-        body = f"{name}-{self._count}"
-        own = timer(f"m{self._count}", 1, key=name, lane=lane, body=f"{body}.".encode())
-        schedule = schedules_pb2.Schedule(name=name, missed=missed, **times)  # type: ignore[arg-type]
-        request = store_pb2.PutStoredScheduleRequest(record=own, schedule=schedule)
+        request, body = self._request(SchedulePut(name, times, missed, lane))
         self._change(name, self.schedules.put(request), THERE, body)
+
+    def put_all(self, puts: Sequence[SchedulePut]) -> None:
+        """Puts in one call, those of one name in their order."""
+        request = store_pb2.PutStoredSchedulesRequest(puts=[self._request(one)[0] for one in puts])
+        names = {one.name for one in puts}
+        for name in names:
+            self.state[name] = UNKNOWN
+            self.under_way[name] += 1
+            self.begun[name] += 1
+        alone = {name: self.begun[name] for name in names if self.under_way[name] == 1}
+
+        async def noted() -> Any:
+            found = dict.fromkeys(names, UNKNOWN)
+            try:
+                answer = await self.schedules.put_all(request)
+                reasons = [(one.name, put.fault.reason) for one, put in zip(puts, answer.results, strict=True)]
+                assert {reason for _, reason in reasons} <= {"", "DISK_FULL", "CONTENDED"}, reasons
+                found.update((name, UNKNOWN if reason else THERE) for name, reason in reasons)
+                return answer
+            finally:
+                for name in names:
+                    if self.under_way[name]:
+                        self.under_way[name] -= 1
+                        self.state[name] = found[name] if alone.get(name) == self.begun[name] else UNKNOWN
+
+        self._call(noted(), lambda _: None, set())
+
+    def _request(self, one: SchedulePut) -> tuple[store_pb2.PutStoredScheduleRequest, str]:
+        """The request, and the beginning of its body."""
+        self._count += 1
+        body = f"{one.name}-{self._count}"
+        own = timer(f"m{self._count}", 1, key=one.name, lane=one.lane, body=f"{body}.".encode())
+        schedule = schedules_pb2.Schedule(name=one.name, missed=one.missed, **one.times)  # type: ignore[arg-type]
+        return store_pb2.PutStoredScheduleRequest(record=own, schedule=schedule), body
 
     def change(self, name: str, change: Change) -> None:
         request = store_pb2.ChangeScheduleRequest(topic="orders", name=name, change=change)
@@ -300,16 +339,24 @@ class ScheduleLife(PendingLife):
         if dice.random() > 0.25:
             super().random_step()
             return
-        name, lane = dice.choice(NAMES), dice.randrange(TIMER_LANES)
+        name = dice.choice(NAMES)
         if dice.random() < 0.1:
             stop = dice.choice((self.restart, self.kill, self.cut_power))
             self.step(self.change_zones, dice.randrange(len(RELEASES)), stop)
         elif dice.random() < 0.2:
             self.step(self.move)
         elif dice.random() < 0.5:
-            self.step(self.put, name, dice.choice(RULES), dice.randint(1, 3), lane)
+            puts = [self._random_put() for _ in range(dice.randint(1, 4))]
+            if len(puts) == 1:
+                self.step(self.put, *puts[0])
+            else:
+                self.step(self.put_all, puts)
         else:
             self.step(self.change, name, dice.choice([one for one in Change.values() if one]))
+
+    def _random_put(self) -> SchedulePut:
+        dice = self.dice
+        return SchedulePut(dice.choice(NAMES), dice.choice(RULES), dice.randint(1, 3), dice.randrange(TIMER_LANES))
 
 
 SCHEDULE_LANES = [TIMERS + number for number in range(TIMER_LANES)]

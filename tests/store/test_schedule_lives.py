@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from tests.store.life_machine import DelayedMachine, LifeMachine, run_lives
-from tests.store.schedule_life import NAMES, RELEASES, RULES, SCHEDULE_LANES, Change, ScheduleLife
+from tests.store.schedule_life import NAMES, RELEASES, RULES, SCHEDULE_LANES, Change, ScheduleLife, SchedulePut
 
 STEPS = 30
 NAMED = st.sampled_from(NAMES)
 COUNTS = st.integers(1, 10)
+PUTS = st.builds(SchedulePut, NAMED, st.sampled_from(RULES), st.integers(1, 3), st.integers(0, 1))
 
 
 class ScheduleShard(LifeMachine):
@@ -39,6 +40,10 @@ class ScheduleShard(LifeMachine):
     @rule(name=NAMED, times=st.sampled_from(RULES), missed=st.integers(1, 3), lane=st.integers(0, 1))
     def put(self, name: str, times: dict[str, Any], missed: int, lane: int) -> None:
         self.life.step(self.life.put, name, times, missed, lane)
+
+    @rule(puts=st.lists(PUTS, min_size=2, max_size=5))
+    def put_all(self, puts: list[SchedulePut]) -> None:
+        self.life.step(self.life.put_all, puts)
 
     @rule(name=NAMED, change=st.sampled_from([one for one in Change.values() if one]))
     def change(self, name: str, change: Change) -> None:
