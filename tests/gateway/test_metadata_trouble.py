@@ -76,6 +76,28 @@ async def test_group_is_paused_and_resumed_without_the_database(gateway: Gateway
     assert not (await gateway.stub.ResumeGroup(resume)).pauses
 
 
+async def test_limit_without_the_database_fails_and_changes_nothing(gateway: Gateway, tmp_path: Path) -> None:
+    await gateway.send(message(), message())
+    receive = consumer_pb2.ReceiveRequest(topic="orders", group="billing", max_count=1)
+    assert len((await gateway.stub.Receive(receive)).messages) == 1
+    put_back = damage(tmp_path / "meta.db")
+    limit = consumer_pb2.GroupLimit(rate=consumer_pb2.DeliveryRate(count=1, per_ms=3_600_000))
+    request = consumer_pb2.LimitGroupRequest(name="billing", limit=limit)
+    declare = consumer_pb2.DeclareGroupLimitsRequest(name="billing", limits=[limit])
+    declare.limits[0].topic, declare.limits[0].declared = "orders", True
+    for call in (gateway.stub.LimitGroup(request), gateway.stub.DeclareGroupLimits(declare)):
+        error = await error_of(call)
+        assert error.code() == grpc.StatusCode.UNAVAILABLE
+        assert str(error.details()).startswith("metadata database is damaged: ")
+    # A limit that came after all would hold it back for an hour.
+    assert len((await gateway.stub.Receive(receive)).messages) == 1
+    put_back()
+    await is_back(gateway)
+    await gateway.send(message())
+    assert len((await gateway.stub.Receive(receive)).messages) == 1
+    assert len((await gateway.stub.LimitGroup(request)).limits.limits) == 1
+
+
 async def test_gateway_that_starts_while_the_database_does_not_answer_serves_when_it_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
