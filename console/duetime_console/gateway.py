@@ -21,7 +21,8 @@ DELETE_TIMEOUT_S = 120.0
 
 # Calls that change nothing; a read-only console rejects all others.
 READING = frozenset(
-    "Backlog DescribeGroup DescribeTopic GetBacklogReport GetMessage GetOffsets GetReports GetRoute GetSchedule "
+    "Backlog CountSchedules DescribeGroup DescribeTopic GetBacklogReport GetMessage GetOffsets GetReports GetRoute "
+    "GetSchedule "
     "GetTransaction ListAuditEvents ListDeadLetters ListFiles ListGroups ListLanes ListLiteTopics ListPending "
     "ListQuotas ListRetries ListSchedules ListShards ListTopics ListTransactions ListWebhooks Pull PullQueues "
     "QueryMessages SearchOffset TraceMessage WhoAmI".split()

@@ -34,7 +34,13 @@ if TYPE_CHECKING:
         TopicQueue,
     )
     from duetime.client.administering.retries import RetriesProgress, WaitingRetry
-    from duetime.client.administering.schedules import AsyncSchedules, Schedule, ScheduleDefinition
+    from duetime.client.administering.schedules import (
+        AsyncSchedules,
+        Schedule,
+        ScheduleCount,
+        ScheduleCounts,
+        ScheduleDefinition,
+    )
     from duetime.client.administering.webhooks import AsyncWebhooks, SignedWebhook, Webhook, WebhookTest
     from duetime.client.bodies import Body
     from duetime.client.consuming.consumer import Consumer
@@ -123,6 +129,8 @@ __all__ = [
     "AsyncAdmin",
     "AsyncSchedules",
     "Schedule",
+    "ScheduleCount",
+    "ScheduleCounts",
     "ScheduleDefinition",
     "AsyncWebhooks",
     "Webhook",
@@ -225,6 +233,8 @@ _MODULE_BY_NAME = {
     "WaitingRetry": "administering.retries",
     "AsyncSchedules": "administering.schedules",
     "Schedule": "administering.schedules",
+    "ScheduleCount": "administering.schedules",
+    "ScheduleCounts": "administering.schedules",
     "ScheduleDefinition": "administering.schedules",
     "AsyncWebhooks": "administering.webhooks",
     "SignedWebhook": "administering.webhooks",

@@ -65,6 +65,19 @@ def test_a_schedule_is_created_shown_and_deleted(
     assert "has no schedule" in capsys.readouterr().err
 
 
+def test_schedules_are_counted(tap: Gateway, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b"):
+        done(capsys, "create", name, "--topic", topic, "--every", "1d")
+    done(capsys, "pause", "b", "--topic", topic)
+    (one,) = objects(done(capsys, "count", "--topic", topic, "--json"))
+    assert one == {"topic": topic, "shard": one["shard"], "schedules": 2, "paused": 1}
+    assert one in objects(done(capsys, "count", "--json"))
+    assert [topic, str(one["shard"]), "2", "1"] in [line.split() for line in done(capsys, "count")]
+    tap.after["CountSchedules"] = lambda _, answer: answer.unreachable_shards.append(7)
+    assert run(["schedules", "count"]) == 1
+    assert "shard 7 does not answer" in capsys.readouterr().err
+
+
 def test_a_schedule_is_changed_paused_resumed_and_run(
     tap: Gateway, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

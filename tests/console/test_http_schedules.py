@@ -150,6 +150,14 @@ async def test_schedules_are_listed_page_by_page(client: httpx.AsyncClient) -> N
         assert all("body" not in one for one in answer["schedules"])
         page = answer["next_page"]
     assert names == ["c", "a", "b"]
+    counts = (await client.get("/api/v1/schedules/counts", params={"topic": "listed"})).json()
+    assert counts == {
+        "counts": [{"topic": "listed", "shard": 0, "schedules": 3, "paused": 1}],
+        "unreachable_shards": [],
+    }
+    assert counts["counts"][0] in (await client.get("/api/v1/schedules/counts")).json()["counts"]
+    unknown = await client.get("/api/v1/schedules/counts", params={"topic": "no-such-topic"})
+    assert problem(unknown, 404)["reason"] == "TOPIC_NOT_FOUND"
     with_bodies = (await client.get(path("listed"), params={"bodies": "true"})).json()["schedules"]
     assert {one["body"] for one in with_bodies} == {"x"}
     assert problem(await client.get(path("no-such-topic")), 404)["reason"] == "TOPIC_NOT_FOUND"

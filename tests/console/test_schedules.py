@@ -70,6 +70,9 @@ async def test_schedules_are_listed_by_topic(desk: Desk) -> None:
     await put(desk, "listed", "stopped")
     await acted(desk, "listed", "stopped", "pause")
     text = await desk.text("/schedules?topic=listed")
+    assert "3 schedules, 1 of them paused" in text
+    row = '<a href="/schedules?topic=listed">listed</a></td><td class="number">3</td><td class="number">1</td>'
+    assert row in await desk.text("/schedules")
     assert re.findall(r'<a href="/schedules/listed/(\w+)"', text) == ["early", "late", "stopped"]
     assert "every 1h" in text
     assert f"/messages/{pending}?topic=listed" in text

@@ -33,7 +33,7 @@ EXPECTED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
         ("PutStream", "Replace", "Cancel", "ListPending", "Backlog", "Prepare", "OpenLiteTopics"), (GATEWAY,)
     ),
-    **dict.fromkeys(("ListLiteTopics", "PutSchedule", "PutSchedules", "ChangeSchedule"), (GATEWAY,)),
+    **dict.fromkeys(("ListLiteTopics", "PutSchedule", "PutSchedules", "ChangeSchedule", "CountSchedules"), (GATEWAY,)),
     **dict.fromkeys(
         ("EndTransactions", "TakeChecks", "ReportChecks", "ListTransactions", "GetTransaction"), (GATEWAY,)
     ),

@@ -62,7 +62,7 @@ EXPECTED = {
     **dict.fromkeys(("EndTransaction", "Cancel", "CancelMatching", "Reschedule"), (SEND,)),
     **dict.fromkeys(("PutSchedule", "PutSchedules", "RunSchedule"), (SEND,)),
     **dict.fromkeys(("PauseSchedule", "ResumeSchedule", "DeleteSchedule"), (SEND,)),
-    **dict.fromkeys(("GetSchedule", "ListSchedules"), (SEND, RECEIVE)),
+    **dict.fromkeys(("GetSchedule", "ListSchedules", "CountSchedules"), (SEND, RECEIVE)),
     **dict.fromkeys(("Pull", "PullQueues", "Subscribe", "SearchOffset", "QueryMessages"), (RECEIVE,)),
     **dict.fromkeys(("GetMessage", "ListPending", "CommitOffsets", "GetOffsets"), (RECEIVE,)),
     **dict.fromkeys(("Receive", "ReceiveStream", "Ack", "ChangeInvisible", "Nack", "SendBack"), (RECEIVE,)),

@@ -1,14 +1,15 @@
 """Schedules through gateways: their shard, their list over all shards, refused fields, audit log and quotas."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from duetime.v1 import audit_pb2, gateway_pb2, message_pb2, quotas_pb2, schedules_pb2
 from duetime import AsyncSchedules, Message, Overloaded, Schedule, ScheduleDefinition, Timeout
+from duetime.v1 import audit_pb2, gateway_pb2, message_pb2, quotas_pb2, schedules_pb2
 
 from tests.gateway.conftest import WAIT_S, Gateway, WallClock, error_of, message, real_store, until, waiting
 
@@ -69,6 +70,29 @@ async def test_schedules_of_all_shards_are_listed_in_order(gateway: Gateway) -> 
         assert one.message.retry.max_attempts == 3
     await gateway.stub.PauseSchedule(ref("s11"), timeout=WAIT_S)
     assert [one.name for one in await listed(gateway)] == [*NAMES[10::-1], "s11"]
+
+
+async def counted(gateway: Gateway, topic: str = "") -> schedules_pb2.CountSchedulesResponse:
+    request = schedules_pb2.CountSchedulesRequest(topic=topic)
+    return await gateway.stub.CountSchedules(request, timeout=WAIT_S)
+
+
+async def test_schedules_are_counted_by_topic_and_shard(gateway: Gateway) -> None:
+    shards = Counter[tuple[str, int]]()
+    for name in NAMES:
+        for topic in ("orders", "bills"):
+            shards[topic, (await put(gateway, schedule(name, topic=topic))).schedule.shard] += 1
+    paused = (await gateway.stub.PauseSchedule(ref("s3"), timeout=WAIT_S)).shard
+    expected = [
+        schedules_pb2.ScheduleCount(
+            topic=topic, shard=shard, schedule_count=count, paused_count=int((topic, shard) == ("orders", paused))
+        )
+        for (topic, shard), count in sorted(shards.items())
+    ]
+    assert list((await counted(gateway)).counts) == expected
+    assert list((await counted(gateway, "bills")).counts) == expected[:2]
+    assert (await error_of(counted(gateway, "none"))).code().name == "NOT_FOUND"
+    assert "topic" in str((await error_of(counted(gateway, "two words"))).details())
 
 
 async def test_a_schedule_stays_on_its_shard_through_any_gateway(gateway: Gateway, tmp_path: Path) -> None:
@@ -196,6 +220,19 @@ async def test_a_put_counts_against_quotas(gateway: Gateway) -> None:
     assert refused.code().name == "RESOURCE_EXHAUSTED"
 
 
+async def test_more_than_a_quota_takes_at_once_is_put_in_parts(gateway: Gateway) -> None:
+    quota = quotas_pb2.Quota(of=quotas_pb2.QuotaOf(topic="orders"), pending_count=5)
+    await gateway.stub.SetQuota(quotas_pb2.SetQuotaRequest(quota=quota), timeout=WAIT_S)
+    await until(gateway, lambda: bool(gateway.node.parts.quotas.quotas.active))
+    definitions = [ScheduleDefinition(f"s{number}", Message("orders", b"x"), every="1h") for number in range(16)]
+    async with AsyncSchedules(f"127.0.0.1:{gateway.node.port}", timeout="2s") as client:
+        outcomes = await client.put_all(definitions, errors="return")
+    put = {one.name for one in outcomes if isinstance(one, Schedule)}
+    assert put == {one.name for one in await listed(gateway)} != set()
+    # The rest did not fit when it was asked for, which is no fault of the request.
+    assert {type(one) for one in outcomes} <= {Schedule, Overloaded, Timeout}
+
+
 async def put_all(gateway: Gateway, *puts: schedules_pb2.PutScheduleRequest) -> list[schedules_pb2.PutScheduleResult]:
     answer = await gateway.stub.PutSchedules(schedules_pb2.PutSchedulesRequest(puts=puts), timeout=WAIT_S)
     return list(answer.results)
@@ -220,19 +257,6 @@ async def test_many_schedules_are_put_on_all_shards_with_an_answer_each(gateway:
         found.ClearField("message")
         assert found == result.put.schedule
     assert results[-1].put.schedule.version == 2
-async def test_more_than_a_quota_takes_at_once_is_put_in_parts(gateway: Gateway) -> None:
-    quota = quotas_pb2.Quota(of=quotas_pb2.QuotaOf(topic="orders"), pending_count=5)
-    await gateway.stub.SetQuota(quotas_pb2.SetQuotaRequest(quota=quota), timeout=WAIT_S)
-    await until(gateway, lambda: bool(gateway.node.parts.quotas.quotas.active))
-    definitions = [ScheduleDefinition(f"s{number}", Message("orders", b"x"), every="1h") for number in range(16)]
-    async with AsyncSchedules(f"127.0.0.1:{gateway.node.port}", timeout="2s") as client:
-        outcomes = await client.put_all(definitions, errors="return")
-    put = {one.name for one in outcomes if isinstance(one, Schedule)}
-    assert put == {one.name for one in await listed(gateway)} != set()
-    # The rest did not fit when it was asked for, which is no fault of the request.
-    assert {type(one) for one in outcomes} <= {Schedule, Overloaded, Timeout}
-
-
     assert {one.name for one in await listed(gateway)} == set(NAMES)
 
 
@@ -246,6 +270,8 @@ async def test_a_shard_that_does_not_answer_is_a_fault_of_its_schedules(tmp_path
         await ending.aclose()
         request = schedules_pb2.PutSchedulesRequest(puts=puts)
         results = (await gateway.stub.PutSchedules(request, timeout=60)).results
+        counts = await counted(gateway)
+        assert ([one.shard for one in counts.counts], list(counts.unreachable_shards)) == ([0], [1])
     assert [(one.put.unchanged, one.fault.retriable) for one in results] == [
         (shard == 0, shard == 1) for shard in shards
     ]

@@ -114,6 +114,7 @@ def test_methods_that_store_nothing_are_reads_or_change_the_database_alone() -> 
         "SyncLiteSubscription",
         "Subscribe",
         "Backlog",
+        "CountSchedules",
         "Export",
         "WhoAmI",
     }
@@ -121,7 +122,6 @@ def test_methods_that_store_nothing_are_reads_or_change_the_database_alone() -> 
     assert all(name.startswith(("Pull", "List", "Get", "Query", "Search", "Describe", "Trace")) for name in reads)
 
 
-def test_body_of_unknown_size_is_settled_by_the_answer() -> None:
 def test_refused_schedules_use_no_quota_of_their_topics() -> None:
     puts = [
         schedules_pb2.PutScheduleRequest(
@@ -137,6 +137,7 @@ def test_refused_schedules_use_no_quota_of_their_topics() -> None:
     assert copy_context().run(copies) == [CopyCharge("orders", 4, True), CopyCharge(given=4)]
 
 
+def test_body_of_unknown_size_is_settled_by_the_answer() -> None:
     quotas, of = Quotas(FakeClock()), QuotaOwner(USER, "shop")
     quotas.set({of: Limits(bytes_per_s=1_000_000, burst_bytes=2_000_000)})
     settle = quotas.store("shop", "peer", 100, [CopyCharge(), CopyCharge(given=50)])

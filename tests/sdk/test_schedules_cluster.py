@@ -138,6 +138,11 @@ def test_many_are_put_in_requests_of_their_own(
     assert found[1:20] == [schedules.get("many", f"s{number}") for number in range(1, 20)]
     assert (found[20].name, found[20].version, found[20].body) == ("s0", 2, b"x" * 2_000)
     assert (found[21].paused, found[21].next_at, found[21].zone) == (True, [], "Europe/Berlin")
+    counts = schedules.count("many")
+    assert sum(one.count for one in counts.counts) == 21
+    assert sum(one.paused for one in counts.counts) == 1
+    assert counts.unreachable_shards == []
+    assert set(counts.counts) <= set(schedules.count().counts)
     again = schedules.put_all(definitions[1:20])
     assert [one.version for one in again] == [1] * 19
     for one in {definition.name for definition in definitions}:

@@ -14,6 +14,7 @@ from duetime_format.limits import (
     SCHEDULE_NAME_CHARS_MAX,
     SCHEDULE_NEXT_MAX,
     SCHEDULE_TIMES_MAX,
+    TOPIC_CHARS_MAX,
     ZONE_CHARS_MAX,
 )
 from pydantic import Field, model_validator
@@ -157,6 +158,10 @@ class SchedulesQuery(QueryModel):
     page: Opaque = Field(b"", description="next_page of the previous answer")
 
 
+class CountSchedulesQuery(QueryModel):
+    topic: str = Field("", max_length=TOPIC_CHARS_MAX, description="empty: all topics")
+
+
 class HistoryQuery(QueryModel):
     max: int = Field(10, ge=1, le=QUERY_COUNT_MAX, description="maximum, the latest first")
 
@@ -219,6 +224,22 @@ class SchedulePage(AnswerModel):
 
     schedules: list[ScheduleAnswer]
     next_page: str | None
+
+
+class ScheduleCountAnswer(AnswerModel):
+    """The number of schedules of a topic on a shard, and of the paused ones among them."""
+
+    topic: str
+    shard: int
+    schedules: int
+    paused: int
+
+
+class ScheduleCountsAnswer(AnswerModel):
+    """By topic, then shard. The schedules of shards in `unreachable_shards` are missing."""
+
+    counts: list[ScheduleCountAnswer]
+    unreachable_shards: list[int]
 
 
 class DeletedSchedule(AnswerModel):

@@ -23,6 +23,7 @@ from duetime_console.api.operations import EmptyQuery, Operation, OperationAnswe
 from duetime_console.api.problems import Problem, invalid
 from duetime_console.api.reading import KEY_HEADER
 from duetime_console.api.schedule_models import (
+    CountSchedulesQuery,
     DeletedSchedule,
     HistoryAnswer,
     HistoryQuery,
@@ -33,6 +34,8 @@ from duetime_console.api.schedule_models import (
     PutScheduleResults,
     RunAnswer,
     ScheduleAnswer,
+    ScheduleCountAnswer,
+    ScheduleCountsAnswer,
     ScheduleFields,
     SchedulePage,
     ScheduleQuery,
@@ -57,6 +60,15 @@ async def list_schedules(call: OperationCall, asked: SchedulesQuery, _: None) ->
     answer = await call.gateway("ListSchedules", wanted)
     found = [ScheduleAnswer(**schedule_fields(one, with_body=asked.bodies)) for one in answer.schedules]
     return OperationAnswer(SchedulePage(schedules=found, next_page=opaque(answer.next_page_token) or None))
+
+
+async def count(call: OperationCall, asked: CountSchedulesQuery, _: None) -> OperationAnswer:
+    answer = await call.gateway("CountSchedules", schedules_pb2.CountSchedulesRequest(topic=asked.topic))
+    found = [
+        ScheduleCountAnswer(topic=one.topic, shard=one.shard, schedules=one.schedule_count, paused=one.paused_count)
+        for one in answer.counts
+    ]
+    return OperationAnswer(ScheduleCountsAnswer(counts=found, unreachable_shards=list(answer.unreachable_shards)))
 
 
 async def get(call: OperationCall, asked: ScheduleQuery, _: None) -> OperationAnswer:
@@ -173,6 +185,17 @@ OPERATIONS = [
         {200: SchedulePage},
         query=SchedulesQuery,
         description="503: a shard does not answer, so schedules may be missing.",
+    ),
+    Operation(
+        "GET",
+        "/api/v1/schedules/counts",
+        "countSchedules",
+        "Count the schedules of a topic, or of all topics",
+        count,
+        {200: ScheduleCountsAnswer},
+        query=CountSchedulesQuery,
+        description="By topic and shard, with the paused ones among them. All topics take the right `send` or "
+        "`receive` on all. The shards scan their messages for any time, so millions take a while.",
     ),
     Operation(
         "GET",

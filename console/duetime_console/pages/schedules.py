@@ -1,6 +1,7 @@
 """Schedules: those of a topic, each with its times and occurrences, and changes of one."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -74,12 +75,14 @@ async def schedules(request: Request) -> Response:
     if is_topic_missing:
         error = None
     rows, token = ([], b"") if found is None or isinstance(found, GatewayError) else found
+    is_first = not (faults or error or is_topic_missing or request.query_params.get("page"))
     return page(
         request,
         "schedules.html",
         topic=topic,
         topics=await topics_of(request),
         rows=rows,
+        counts=await _counts(request, topic) if is_first else [],
         path_of=path_of,
         rule_of=rule_of,
         missed_words=missed_words,
@@ -107,6 +110,29 @@ async def _listed(request: Request, topic: str, token: bytes) -> Any:
         if not token or len(found) >= SHOWN_MAX:
             break
     return found, token
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSchedules:
+    """The schedules of a topic on all answering shards."""
+
+    topic: str
+    count: int
+    paused: int
+
+
+async def _counts(request: Request, topic: str) -> list[TopicSchedules]:
+    """By topic; of all topics if none is named. Empty also if the call is not permitted, or takes too long."""
+    if not viewer_of(request).may("CountSchedules"):
+        return []
+    answer = await asked(request, "CountSchedules", schedules_pb2.CountSchedulesRequest(topic=topic))
+    if isinstance(answer, GatewayError):
+        return []
+    counts, paused = Counter[str](), Counter[str]()
+    for one in answer.counts:
+        counts[one.topic] += one.schedule_count
+        paused[one.topic] += one.paused_count
+    return [TopicSchedules(name, count, paused[name]) for name, count in sorted(counts.items())]
 
 
 async def schedule(request: Request) -> Response:

@@ -80,7 +80,7 @@ _FILES = "ListFiles Export"
 # Roles by method, or by service for all its other methods. Methods not listed are for nobody.
 ROLES: Mapping[str, frozenset[Role]] = {
     **_each(_STORE, "PutStream Replace Cancel ListPending Backlog OpenLiteTopics ListLiteTopics", Role.GATEWAY),
-    **_each(_STORE, "PutSchedule PutSchedules ChangeSchedule", Role.GATEWAY),
+    **_each(_STORE, "PutSchedule PutSchedules ChangeSchedule CountSchedules", Role.GATEWAY),
     **_each(_STORE, "Prepare EndTransactions TakeChecks ReportChecks ListTransactions GetTransaction", Role.GATEWAY),
     **_each(_STORE, "Pull PullQueues Subscribe QueryMessages GetMessage TraceMessage", Role.GATEWAY),
     **_each(_STORE, "CommitOffsets GetOffsets", Role.GATEWAY),

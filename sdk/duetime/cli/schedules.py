@@ -1,4 +1,4 @@
-"""`duetime schedules`: create, import, list, show, list the history of, pause, resume, run and delete schedules."""
+"""`duetime schedules`: create, import, list, count, show, list the history of, pause, resume, run, delete schedules."""
 
 import asyncio
 import sys
@@ -28,6 +28,7 @@ from duetime.cli.options import (
     watched,
 )
 from duetime.cli.output import iso, local, on_one_line, print_json, print_table
+from duetime.cli.schedule_counts import count as count_schedules
 from duetime.cli.scheduled import definition_of, next_text, rule_text, schedule_object, schedule_page
 from duetime.cli.send import ERRORS_SHOWN, BodySource, error_object, progress_bar
 from duetime.client.administering.admin import AsyncAdmin
@@ -303,6 +304,9 @@ async def _topics(address: str) -> list[str]:
     async with AsyncAdmin(address, timeout=CALL_TIMEOUT) as admin:
         # Those of groups, such as %RETRY%billing, have no schedules.
         return [one.name for one in await admin.topics() if not one.name.startswith("%")]
+
+
+schedules.command("count")(count_schedules)
 
 
 @schedules.command()

@@ -142,6 +142,11 @@ class GatewayStub(object):
                 request_serializer=duetime_dot_v1_dot_schedules__pb2.ListSchedulesRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_schedules__pb2.ListSchedulesResponse.FromString,
                 )
+        self.CountSchedules = channel.unary_unary(
+                '/duetime.v1.Gateway/CountSchedules',
+                request_serializer=duetime_dot_v1_dot_schedules__pb2.CountSchedulesRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_schedules__pb2.CountSchedulesResponse.FromString,
+                )
         self.PauseSchedule = channel.unary_unary(
                 '/duetime.v1.Gateway/PauseSchedule',
                 request_serializer=duetime_dot_v1_dot_schedules__pb2.ScheduleRef.SerializeToString,
@@ -623,7 +628,7 @@ class GatewayServicer(object):
 
     def PutSchedules(self, request, context):
         """As PutSchedule for each of many schedules: all of a shard are stored together, and each has an answer of its own.
-        Errors of single ones are faults; one may be stored despite a fault that is retriable.
+        Errors of single ones, missing rights too, are faults; one may be stored despite a fault that is retriable.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -638,6 +643,14 @@ class GatewayServicer(object):
 
     def ListSchedules(self, request, context):
         """The schedules of a topic, page by page, as ListPending.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CountSchedules(self, request, context):
+        """Counts the schedules of a topic, or of all topics, and the paused ones, by shard. Each shard scans its messages with
+        a due time of their own: for millions, give the call some time. Changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -1206,6 +1219,11 @@ def add_GatewayServicer_to_server(servicer, server):
                     servicer.ListSchedules,
                     request_deserializer=duetime_dot_v1_dot_schedules__pb2.ListSchedulesRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_schedules__pb2.ListSchedulesResponse.SerializeToString,
+            ),
+            'CountSchedules': grpc.unary_unary_rpc_method_handler(
+                    servicer.CountSchedules,
+                    request_deserializer=duetime_dot_v1_dot_schedules__pb2.CountSchedulesRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_schedules__pb2.CountSchedulesResponse.SerializeToString,
             ),
             'PauseSchedule': grpc.unary_unary_rpc_method_handler(
                     servicer.PauseSchedule,
@@ -1888,6 +1906,23 @@ class Gateway(object):
         return grpc.experimental.unary_unary(request, target, '/duetime.v1.Gateway/ListSchedules',
             duetime_dot_v1_dot_schedules__pb2.ListSchedulesRequest.SerializeToString,
             duetime_dot_v1_dot_schedules__pb2.ListSchedulesResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def CountSchedules(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Gateway/CountSchedules',
+            duetime_dot_v1_dot_schedules__pb2.CountSchedulesRequest.SerializeToString,
+            duetime_dot_v1_dot_schedules__pb2.CountSchedulesResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

@@ -15,19 +15,19 @@ _sym_db = _symbol_database.Default()
 from duetime.v1 import message_pb2 as duetime_dot_v1_dot_message__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x64uetime/v1/schedules.proto\x12\nduetime.v1\x1a\x18\x64uetime/v1/message.proto\"6\n\rIntervalTimes\x12\x10\n\x08\x65very_ms\x18\x01 \x01(\x03\x12\x13\n\x0bstart_at_ms\x18\x02 \x01(\x03\"\x1c\n\x0bListedTimes\x12\r\n\x05\x61t_ms\x18\x01 \x03(\x03\"|\n\x08\x43ronRule\x12\x12\n\nexpression\x18\x01 \x01(\t\x12\x0c\n\x04zone\x18\x02 \x01(\t\x12%\n\x06in_gap\x18\x03 \x01(\x0e\x32\x15.duetime.v1.GapPolicy\x12\'\n\x07in_fold\x18\x04 \x01(\x0e\x32\x16.duetime.v1.FoldPolicy\"\xb6\x03\n\x08Schedule\x12\x0c\n\x04name\x18\x01 \x01(\t\x12$\n\x07message\x18\x02 \x01(\x0b\x32\x13.duetime.v1.Message\x12*\n\x05\x65very\x18\x03 \x01(\x0b\x32\x19.duetime.v1.IntervalTimesH\x00\x12%\n\x02\x61t\x18\x04 \x01(\x0b\x32\x17.duetime.v1.ListedTimesH\x00\x12$\n\x04\x63ron\x18\x05 \x01(\x0b\x32\x14.duetime.v1.CronRuleH\x00\x12(\n\x06missed\x18\x06 \x01(\x0e\x32\x18.duetime.v1.MissedPolicy\x12\x0f\n\x07version\x18\x07 \x01(\x03\x12\x15\n\rcreated_at_ms\x18\x08 \x01(\x03\x12\x0e\n\x06paused\x18\t \x01(\x08\x12\x14\n\x0cpause_reason\x18\n \x01(\t\x12\x12\n\nnext_at_ms\x18\x0b \x03(\x03\x12\x11\n\tdue_at_ms\x18\x0c \x01(\x03\x12\x12\n\nmessage_id\x18\r \x01(\t\x12\r\n\x05shard\x18\x0e \x01(\x05\x12\x0c\n\x04lane\x18\x0f \x01(\x05\x12\r\n\x05\x65ntry\x18\x10 \x01(\x03\x12\x15\n\rmoved_from_ms\x18\x11 \x01(\x03\x42\x07\n\x05times\"v\n\x12PutScheduleRequest\x12&\n\x08schedule\x18\x01 \x01(\x0b\x32\x14.duetime.v1.Schedule\x12\x13\n\x0b\x63reate_only\x18\x02 \x01(\x08\x12\x0f\n\x07\x64ry_run\x18\x03 \x01(\x08\x12\x12\n\nnext_count\x18\x04 \x01(\x05\"w\n\x13PutScheduleResponse\x12&\n\x08schedule\x18\x01 \x01(\x0b\x32\x14.duetime.v1.Schedule\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\x12\x11\n\tunchanged\x18\x03 \x01(\x08\x12\x14\n\x0cstored_bytes\x18\x04 \x01(\x03\"C\n\x13PutSchedulesRequest\x12,\n\x04puts\x18\x01 \x03(\x0b\x32\x1e.duetime.v1.PutScheduleRequest\"c\n\x11PutScheduleResult\x12,\n\x03put\x18\x01 \x01(\x0b\x32\x1f.duetime.v1.PutScheduleResponse\x12 \n\x05\x66\x61ult\x18\x02 \x01(\x0b\x32\x11.duetime.v1.Fault\"F\n\x14PutSchedulesResponse\x12.\n\x07results\x18\x01 \x03(\x0b\x32\x1d.duetime.v1.PutScheduleResult\"*\n\x0bScheduleRef\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"E\n\x12GetScheduleRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\nnext_count\x18\x03 \x01(\x05\"a\n\x14ListSchedulesRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tmax_count\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\x0c\x12\x13\n\x0bomit_bodies\x18\x04 \x01(\x08\"Y\n\x15ListSchedulesResponse\x12\'\n\tschedules\x18\x01 \x03(\x0b\x32\x14.duetime.v1.Schedule\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\x0c\"\x18\n\x16\x44\x65leteScheduleResponse\"E\n\x12RunScheduleRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"?\n\x13RunScheduleResponse\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x14\n\x0cstored_bytes\x18\x02 \x01(\x03*s\n\x0cMissedPolicy\x12\x1d\n\x19MISSED_POLICY_UNSPECIFIED\x10\x00\x12\x16\n\x12MISSED_POLICY_SKIP\x10\x01\x12\x15\n\x11MISSED_POLICY_ONE\x10\x02\x12\x15\n\x11MISSED_POLICY_ALL\x10\x03*P\n\tGapPolicy\x12\x1a\n\x16GAP_POLICY_UNSPECIFIED\x10\x00\x12\x12\n\x0eGAP_POLICY_END\x10\x01\x12\x13\n\x0fGAP_POLICY_SKIP\x10\x02*V\n\nFoldPolicy\x12\x1b\n\x17\x46OLD_POLICY_UNSPECIFIED\x10\x00\x12\x15\n\x11\x46OLD_POLICY_FIRST\x10\x01\x12\x14\n\x10\x46OLD_POLICY_BOTH\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x64uetime/v1/schedules.proto\x12\nduetime.v1\x1a\x18\x64uetime/v1/message.proto\"6\n\rIntervalTimes\x12\x10\n\x08\x65very_ms\x18\x01 \x01(\x03\x12\x13\n\x0bstart_at_ms\x18\x02 \x01(\x03\"\x1c\n\x0bListedTimes\x12\r\n\x05\x61t_ms\x18\x01 \x03(\x03\"|\n\x08\x43ronRule\x12\x12\n\nexpression\x18\x01 \x01(\t\x12\x0c\n\x04zone\x18\x02 \x01(\t\x12%\n\x06in_gap\x18\x03 \x01(\x0e\x32\x15.duetime.v1.GapPolicy\x12\'\n\x07in_fold\x18\x04 \x01(\x0e\x32\x16.duetime.v1.FoldPolicy\"\xb6\x03\n\x08Schedule\x12\x0c\n\x04name\x18\x01 \x01(\t\x12$\n\x07message\x18\x02 \x01(\x0b\x32\x13.duetime.v1.Message\x12*\n\x05\x65very\x18\x03 \x01(\x0b\x32\x19.duetime.v1.IntervalTimesH\x00\x12%\n\x02\x61t\x18\x04 \x01(\x0b\x32\x17.duetime.v1.ListedTimesH\x00\x12$\n\x04\x63ron\x18\x05 \x01(\x0b\x32\x14.duetime.v1.CronRuleH\x00\x12(\n\x06missed\x18\x06 \x01(\x0e\x32\x18.duetime.v1.MissedPolicy\x12\x0f\n\x07version\x18\x07 \x01(\x03\x12\x15\n\rcreated_at_ms\x18\x08 \x01(\x03\x12\x0e\n\x06paused\x18\t \x01(\x08\x12\x14\n\x0cpause_reason\x18\n \x01(\t\x12\x12\n\nnext_at_ms\x18\x0b \x03(\x03\x12\x11\n\tdue_at_ms\x18\x0c \x01(\x03\x12\x12\n\nmessage_id\x18\r \x01(\t\x12\r\n\x05shard\x18\x0e \x01(\x05\x12\x0c\n\x04lane\x18\x0f \x01(\x05\x12\r\n\x05\x65ntry\x18\x10 \x01(\x03\x12\x15\n\rmoved_from_ms\x18\x11 \x01(\x03\x42\x07\n\x05times\"v\n\x12PutScheduleRequest\x12&\n\x08schedule\x18\x01 \x01(\x0b\x32\x14.duetime.v1.Schedule\x12\x13\n\x0b\x63reate_only\x18\x02 \x01(\x08\x12\x0f\n\x07\x64ry_run\x18\x03 \x01(\x08\x12\x12\n\nnext_count\x18\x04 \x01(\x05\"w\n\x13PutScheduleResponse\x12&\n\x08schedule\x18\x01 \x01(\x0b\x32\x14.duetime.v1.Schedule\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\x12\x11\n\tunchanged\x18\x03 \x01(\x08\x12\x14\n\x0cstored_bytes\x18\x04 \x01(\x03\"C\n\x13PutSchedulesRequest\x12,\n\x04puts\x18\x01 \x03(\x0b\x32\x1e.duetime.v1.PutScheduleRequest\"c\n\x11PutScheduleResult\x12,\n\x03put\x18\x01 \x01(\x0b\x32\x1f.duetime.v1.PutScheduleResponse\x12 \n\x05\x66\x61ult\x18\x02 \x01(\x0b\x32\x11.duetime.v1.Fault\"F\n\x14PutSchedulesResponse\x12.\n\x07results\x18\x01 \x03(\x0b\x32\x1d.duetime.v1.PutScheduleResult\"*\n\x0bScheduleRef\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"E\n\x12GetScheduleRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\nnext_count\x18\x03 \x01(\x05\"a\n\x14ListSchedulesRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tmax_count\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\x0c\x12\x13\n\x0bomit_bodies\x18\x04 \x01(\x08\"Y\n\x15ListSchedulesResponse\x12\'\n\tschedules\x18\x01 \x03(\x0b\x32\x14.duetime.v1.Schedule\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\x0c\"&\n\x15\x43ountSchedulesRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"[\n\rScheduleCount\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05shard\x18\x02 \x01(\x05\x12\x16\n\x0eschedule_count\x18\x03 \x01(\x03\x12\x14\n\x0cpaused_count\x18\x04 \x01(\x03\"_\n\x16\x43ountSchedulesResponse\x12)\n\x06\x63ounts\x18\x01 \x03(\x0b\x32\x19.duetime.v1.ScheduleCount\x12\x1a\n\x12unreachable_shards\x18\x02 \x03(\x05\"\x18\n\x16\x44\x65leteScheduleResponse\"E\n\x12RunScheduleRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"?\n\x13RunScheduleResponse\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x14\n\x0cstored_bytes\x18\x02 \x01(\x03*s\n\x0cMissedPolicy\x12\x1d\n\x19MISSED_POLICY_UNSPECIFIED\x10\x00\x12\x16\n\x12MISSED_POLICY_SKIP\x10\x01\x12\x15\n\x11MISSED_POLICY_ONE\x10\x02\x12\x15\n\x11MISSED_POLICY_ALL\x10\x03*P\n\tGapPolicy\x12\x1a\n\x16GAP_POLICY_UNSPECIFIED\x10\x00\x12\x12\n\x0eGAP_POLICY_END\x10\x01\x12\x13\n\x0fGAP_POLICY_SKIP\x10\x02*V\n\nFoldPolicy\x12\x1b\n\x17\x46OLD_POLICY_UNSPECIFIED\x10\x00\x12\x15\n\x11\x46OLD_POLICY_FIRST\x10\x01\x12\x14\n\x10\x46OLD_POLICY_BOTH\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'duetime.v1.schedules_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_MISSEDPOLICY']._serialized_start=1671
-  _globals['_MISSEDPOLICY']._serialized_end=1786
-  _globals['_GAPPOLICY']._serialized_start=1788
-  _globals['_GAPPOLICY']._serialized_end=1868
-  _globals['_FOLDPOLICY']._serialized_start=1870
-  _globals['_FOLDPOLICY']._serialized_end=1956
+  _globals['_MISSEDPOLICY']._serialized_start=1901
+  _globals['_MISSEDPOLICY']._serialized_end=2016
+  _globals['_GAPPOLICY']._serialized_start=2018
+  _globals['_GAPPOLICY']._serialized_end=2098
+  _globals['_FOLDPOLICY']._serialized_start=2100
+  _globals['_FOLDPOLICY']._serialized_end=2186
   _globals['_INTERVALTIMES']._serialized_start=68
   _globals['_INTERVALTIMES']._serialized_end=122
   _globals['_LISTEDTIMES']._serialized_start=124
@@ -54,10 +54,16 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_LISTSCHEDULESREQUEST']._serialized_end=1416
   _globals['_LISTSCHEDULESRESPONSE']._serialized_start=1418
   _globals['_LISTSCHEDULESRESPONSE']._serialized_end=1507
-  _globals['_DELETESCHEDULERESPONSE']._serialized_start=1509
-  _globals['_DELETESCHEDULERESPONSE']._serialized_end=1533
-  _globals['_RUNSCHEDULEREQUEST']._serialized_start=1535
-  _globals['_RUNSCHEDULEREQUEST']._serialized_end=1604
-  _globals['_RUNSCHEDULERESPONSE']._serialized_start=1606
-  _globals['_RUNSCHEDULERESPONSE']._serialized_end=1669
+  _globals['_COUNTSCHEDULESREQUEST']._serialized_start=1509
+  _globals['_COUNTSCHEDULESREQUEST']._serialized_end=1547
+  _globals['_SCHEDULECOUNT']._serialized_start=1549
+  _globals['_SCHEDULECOUNT']._serialized_end=1640
+  _globals['_COUNTSCHEDULESRESPONSE']._serialized_start=1642
+  _globals['_COUNTSCHEDULESRESPONSE']._serialized_end=1737
+  _globals['_DELETESCHEDULERESPONSE']._serialized_start=1739
+  _globals['_DELETESCHEDULERESPONSE']._serialized_end=1763
+  _globals['_RUNSCHEDULEREQUEST']._serialized_start=1765
+  _globals['_RUNSCHEDULEREQUEST']._serialized_end=1834
+  _globals['_RUNSCHEDULERESPONSE']._serialized_start=1836
+  _globals['_RUNSCHEDULERESPONSE']._serialized_end=1899
 # @@protoc_insertion_point(module_scope)

@@ -182,6 +182,32 @@ class ListSchedulesResponse(_message.Message):
     next_page_token: bytes
     def __init__(self, schedules: _Optional[_Iterable[_Union[Schedule, _Mapping]]] = ..., next_page_token: _Optional[bytes] = ...) -> None: ...
 
+class CountSchedulesRequest(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+
+class ScheduleCount(_message.Message):
+    __slots__ = ("topic", "shard", "schedule_count", "paused_count")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    shard: int
+    schedule_count: int
+    paused_count: int
+    def __init__(self, topic: _Optional[str] = ..., shard: _Optional[int] = ..., schedule_count: _Optional[int] = ..., paused_count: _Optional[int] = ...) -> None: ...
+
+class CountSchedulesResponse(_message.Message):
+    __slots__ = ("counts", "unreachable_shards")
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    UNREACHABLE_SHARDS_FIELD_NUMBER: _ClassVar[int]
+    counts: _containers.RepeatedCompositeFieldContainer[ScheduleCount]
+    unreachable_shards: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, counts: _Optional[_Iterable[_Union[ScheduleCount, _Mapping]]] = ..., unreachable_shards: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class DeleteScheduleResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -78,6 +78,11 @@ class StoreStub(object):
                 request_serializer=duetime_dot_v1_dot_store__pb2.ChangeScheduleRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_store__pb2.ChangeScheduleResponse.FromString,
                 )
+        self.CountSchedules = channel.unary_unary(
+                '/duetime.v1.Store/CountSchedules',
+                request_serializer=duetime_dot_v1_dot_schedules__pb2.CountSchedulesRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_schedules__pb2.CountSchedulesResponse.FromString,
+                )
         self.Backlog = channel.unary_unary(
                 '/duetime.v1.Store/Backlog',
                 request_serializer=duetime_dot_v1_dot_pending__pb2.BacklogRequest.SerializeToString,
@@ -413,6 +418,13 @@ class StoreServicer(object):
 
     def ChangeSchedule(self, request, context):
         """As Gateway.GetSchedule, PauseSchedule, ResumeSchedule, DeleteSchedule and RunSchedule.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CountSchedules(self, request, context):
+        """As Gateway.CountSchedules, for this shard, at one moment.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -826,6 +838,11 @@ def add_StoreServicer_to_server(servicer, server):
                     servicer.ChangeSchedule,
                     request_deserializer=duetime_dot_v1_dot_store__pb2.ChangeScheduleRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_store__pb2.ChangeScheduleResponse.SerializeToString,
+            ),
+            'CountSchedules': grpc.unary_unary_rpc_method_handler(
+                    servicer.CountSchedules,
+                    request_deserializer=duetime_dot_v1_dot_schedules__pb2.CountSchedulesRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_schedules__pb2.CountSchedulesResponse.SerializeToString,
             ),
             'Backlog': grpc.unary_unary_rpc_method_handler(
                     servicer.Backlog,
@@ -1255,6 +1272,23 @@ class Store(object):
         return grpc.experimental.unary_unary(request, target, '/duetime.v1.Store/ChangeSchedule',
             duetime_dot_v1_dot_store__pb2.ChangeScheduleRequest.SerializeToString,
             duetime_dot_v1_dot_store__pb2.ChangeScheduleResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def CountSchedules(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Store/CountSchedules',
+            duetime_dot_v1_dot_schedules__pb2.CountSchedulesRequest.SerializeToString,
+            duetime_dot_v1_dot_schedules__pb2.CountSchedulesResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

@@ -418,9 +418,10 @@ def _make_pending(base: Base, routing: RoutingParts, ending: PendingResolver) ->
 
 def _make_schedules(base: Base, routing: RoutingParts, sender: Sender) -> ScheduleService:
     timeout_ms, clock = base.timeout_ms, base.clock
-    listing = PendingLister(Holders(routing.places, routing.shards), routing.places, timeout_ms=timeout_ms)
+    holders = Holders(routing.places, routing.shards)
+    listing = PendingLister(holders, routing.places, timeout_ms=timeout_ms)
     router = ScheduleRouter(routing.topics, routing.shards, sender, listing, clock, timeout_ms=timeout_ms)
-    return ScheduleService(router, base.traffic.answers)
+    return ScheduleService(router, PendingCounter(holders, timeout_ms=timeout_ms), base.traffic.answers)
 
 
 def _make_transactions(base: Base, routing: RoutingParts, sender: Sender) -> Transactions:

@@ -53,6 +53,7 @@ from duetime_store.pending.keys import UpsertKeys
 from duetime_store.pending.listing import PendingList
 from duetime_store.pending.replacing import MessageReplacer
 from duetime_store.pending.retries import RetryResolver
+from duetime_store.pending.schedule_counts import ScheduleCounter
 from duetime_store.pending.scheduling import ScheduleKeeper
 from duetime_store.pending.surveyor import Surveyor
 from duetime_store.pending.targets import PendingTargets
@@ -154,6 +155,7 @@ class StoreParts:
     cancelling: MessageCanceller
     replacing: MessageReplacer
     schedules: ScheduleKeeper
+    schedule_counts: ScheduleCounter
     occurrence_mover: OccurrenceMover
     end_names: EndNamer
     retry_ending: RetryResolver
@@ -184,8 +186,7 @@ def make_parts(base: StoreBase, opened: OpenedStore) -> StoreParts:
     reader = Reader(store.log, store.lanes, store.clock, alarm, metrics, turns)
     late = LateWriter(store.queues.shared, worker, clock, metrics)
     watch, flusher = _make_flusher(base, store, late)
-    topics = _make_topics(base, store)
-    offsets = CommittedOffsets(worker, store, opened.offsets)
+    topics, offsets = _make_topics(base, store), CommittedOffsets(worker, store, opened.offsets)
     groups, keeper = _make_groups(base, store, offsets, flusher, lines := WaiterLines())
     lites, filler, receiver = _make_receiver(base, opened, reader, groups, lines, offsets, flusher, alarm)
     configured, indexer = _make_configured(base, opened), _make_indexer(base, store)
@@ -226,6 +227,7 @@ def make_parts(base: StoreBase, opened: OpenedStore) -> StoreParts:
         cancelling=cancelling,
         replacing=replacing,
         schedules=schedules,
+        schedule_counts=ScheduleCounter(store.lanes, store.ledger, turns, shard=shard),
         occurrence_mover=_make_mover(base, store, replacing, reader, flusher),
         retry_ending=retry_ending,
         surveyor=surveyor,

@@ -12,6 +12,7 @@ from duetime.v1 import (
     leases_pb2,
     message_pb2,
     pending_pb2,
+    schedules_pb2,
     store_pb2,
     store_pb2_grpc,
     subscriptions_pb2,
@@ -84,6 +85,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self._exporter = parts.exporter
         self._subscriptions = parts.subscriptions
         self._backlog = parts.backlog
+        self._schedule_counts = parts.schedule_counts
         self._pending_list = parts.pending_list
         self._preparing = parts.preparing
         self._ending = parts.ending
@@ -166,14 +168,13 @@ class StoreService(store_pb2_grpc.StoreServicer):
     async def PutSchedules(self, request: store_pb2.PutStoredSchedulesRequest, context: Any) -> Any:
         return self._published(await self._schedules.put_all(request))
 
-    async def ChangeSchedule(
-        self, request: store_pb2.ChangeScheduleRequest, context: Any
-    ) -> store_pb2.ChangeScheduleResponse:
+    async def ChangeSchedule(self, request: store_pb2.ChangeScheduleRequest, context: Any) -> Any:
         return self._published(await self._schedules.change(request))
 
-    async def ListPending(
-        self, request: pending_pb2.ListPendingRequest, context: Any
-    ) -> pending_pb2.ListPendingResponse:
+    async def CountSchedules(self, request: schedules_pb2.CountSchedulesRequest, context: Any) -> Any:
+        return await self._schedule_counts.count(request)
+
+    async def ListPending(self, request: pending_pb2.ListPendingRequest, context: Any) -> Any:
         response = await self._pending_list.page(request)
         for message in response.messages:
             message.shard = self._shard

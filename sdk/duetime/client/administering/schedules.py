@@ -139,6 +139,27 @@ class Schedule:
         return f"Schedule({self.name!r}, topic={self.topic!r}, {rule}, {state})"
 
 
+@dataclass(frozen=True, slots=True)
+class ScheduleCount:
+    """The number of schedules of a topic on a shard."""
+
+    topic: str
+    shard: int
+    count: int
+    paused: int
+    """The paused ones among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleCounts:
+    """The schedules of topics, exact as of one point in time of each shard."""
+
+    counts: list[ScheduleCount]
+    """By topic, then shard, without those that have no schedules."""
+    unreachable_shards: list[int]
+    """Shards that do not answer; their schedules are missing."""
+
+
 def schedule_of(found: schedules_pb2.Schedule) -> Schedule:
     """The schedule of an answer."""
     message, kind = found.message, found.WhichOneof("times")
@@ -277,6 +298,10 @@ class AsyncSchedules(RepeatingClient):
                 found = [_outcome(one, result) for (_, one), result in zip(left, answer.results, strict=True)]
             except DueTimeError as error:
                 outcomes.update((index, error) for index, _ in left)
+                if error.reason == _BURST_EXCEEDED and len(left) > 1:
+                    for part in (left[: len(left) // 2], left[len(left) // 2 :]):
+                        results = await self._put_batch([one for _, one in part])
+                        outcomes.update((index, one) for (index, _), one in zip(part, results, strict=True))
                 break
             outcomes.update((index, one) for (index, _), one in zip(left, found, strict=True))
             again = [
@@ -298,10 +323,6 @@ class AsyncSchedules(RepeatingClient):
         """Returns the first `count` (1 to 100) planned times of a schedule that is created now, fewer if there are no
         more. Stores nothing, and creates no topic.
 
-                if error.reason == _BURST_EXCEEDED and len(left) > 1:
-                    for part in (left[: len(left) // 2], left[len(left) // 2 :]):
-                        results = await self._put_batch([one for _, one in part])
-                        outcomes.update((index, one) for (index, _), one in zip(part, results, strict=True))
         Raises:
             InvalidArgument: the times or the message break a rule.
         """
@@ -331,6 +352,17 @@ class AsyncSchedules(RepeatingClient):
             if not answer.next_page_token:
                 return
             request.page_token = answer.next_page_token
+
+    async def count(self, topic: str | None = None) -> ScheduleCounts:
+        """Counts the schedules of a topic, or of all topics, by shard. Each shard scans its messages for any time: give
+        the client a longer timeout if there are millions.
+
+        Raises: NotFound: the topic does not exist.
+        """
+        request = schedules_pb2.CountSchedulesRequest(topic=topic or "")
+        answer = await self._call("CountSchedules", request)
+        counts = [ScheduleCount(one.topic, one.shard, one.schedule_count, one.paused_count) for one in answer.counts]
+        return ScheduleCounts(counts, list(answer.unreachable_shards))
 
     async def pause(self, topic: str, name: str) -> Schedule:
         """Delivers no occurrence until `resume`. Idempotent. Raises: NotFound."""

@@ -16,7 +16,13 @@ from duetime.client.administering.described import (
     TopicDescription,
 )
 from duetime.client.administering.retries import RetriesProgress, WaitingRetry
-from duetime.client.administering.schedules import AsyncSchedules, Schedule, ScheduleDefinition, ScheduleTimes
+from duetime.client.administering.schedules import (
+    AsyncSchedules,
+    Schedule,
+    ScheduleCounts,
+    ScheduleDefinition,
+    ScheduleTimes,
+)
 from duetime.client.administering.webhooks import AsyncWebhooks, SignedWebhook, Webhook, WebhookTest
 from duetime.client.bodies import Body
 from duetime.client.consuming.leased import LeasedMessage
@@ -1274,6 +1280,14 @@ class Schedules(SyncClient):
             DueTimeError: a shard does not answer.
         """
         return iterate(self._client.list(topic))
+
+    def count(self, topic: str | None = None) -> ScheduleCounts:
+        """Counts the schedules of a topic, or of all topics, by shard. Each shard scans its messages for any time: give
+        the client a longer timeout if there are millions.
+
+        Raises: NotFound: the topic does not exist.
+        """
+        return background.run(self._client.count(topic))
 
     def pause(self, topic: str, name: str) -> Schedule:
         """Delivers no occurrence until `resume`. Idempotent. Raises: NotFound."""

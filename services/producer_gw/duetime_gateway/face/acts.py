@@ -151,7 +151,7 @@ _GATEWAY: Mapping[str, Act | None] = {
             *("Pull", "PullQueues", "Subscribe", "SearchOffset", "CommitOffsets", "GetOffsets"),
             *("Receive", "ReceiveStream", "Ack", "Nack", "ChangeInvisible"),
             *("Cancel", "Reschedule", "ListPending", "Backlog", "GetBacklogReport", "GetReports"),
-            *("GetSchedule", "ListSchedules"),
+            *("GetSchedule", "ListSchedules", "CountSchedules"),
             *("QueryMessages", "GetMessage", "TraceMessage", "ListTransactions", "GetTransaction"),
             *("DescribeTopic", "ListTopics", "ListLiteTopics", "GetRoute", "ListLanes", "ListShards", "ListFiles"),
             *(

@@ -82,7 +82,7 @@ CHARGES: Mapping[str, Rate] = {
             *("Pull", "PullQueues", "Subscribe", "SearchOffset", "QueryMessages", "GetMessage", "TraceMessage"),
             *("ListPending", "Backlog", "GetOffsets", "ListGroups", "DescribeGroup", "ListRetries", "ListDeadLetters"),
             *("DescribeTopic", "ListTopics", "ListLiteTopics", "GetRoute", "ListLanes", "ListShards", "ListFiles"),
-            *("Export", "GetSchedule", "ListSchedules"),
+            *("Export", "GetSchedule", "ListSchedules", "CountSchedules"),
             *("ListTransactions", "GetTransaction", "GetBacklogReport", "GetReports", "ListAuditEvents", "WhoAmI"),
             # Rows of the metadata database, written by admins.
             *("SetQuota", "ListQuotas", "RemoveQuota", "PauseLane", "ResumeLane"),

@@ -114,6 +114,7 @@ _GATEWAY = {
     # A program that may put a schedule sees it.
     "GetSchedule": _SEES_SCHEDULES,
     "ListSchedules": _SEES_SCHEDULES,
+    "CountSchedules": _SEES_SCHEDULES,
     "ListPending": Rule(needs=(_topic(RECEIVE, _of_filter),)),
     "Backlog": Rule(needs=(_SHOWS_TOPIC,)),
     "CommitOffsets": Rule(needs=_IN_GROUP),

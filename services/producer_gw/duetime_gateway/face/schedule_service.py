@@ -11,6 +11,7 @@ from duetime_format.limits import PULL_BYTES_MAX
 from duetime_gateway.face.answering import room_in_turn
 from duetime_gateway.face.callers import Context, caller, remaining_ms
 from duetime_gateway.packing.sends import draft_of
+from duetime_gateway.pending.counting import PendingCounter
 from duetime_gateway.pending.schedules import ScheduleChanges, ScheduleRouter
 
 Change = store_pb2.ScheduleChange
@@ -19,8 +20,9 @@ Change = store_pb2.ScheduleChange
 class ScheduleService:
     """Part of duetime.v1.Gateway; proto/duetime/v1/gateway.proto documents each call."""
 
-    def __init__(self, schedules: ScheduleRouter, answers: Room) -> None:
+    def __init__(self, schedules: ScheduleRouter, counting: PendingCounter, answers: Room) -> None:
         self._schedules = schedules
+        self._counting = counting
         self._answers = answers
 
     def handlers(self) -> "dict[str, grpc.RpcMethodHandler[Any, Any]]":
@@ -34,6 +36,9 @@ class ScheduleService:
             "GetSchedule": unary(self.get, pb.GetScheduleRequest.FromString, shown),
             "ListSchedules": unary(
                 self.list, pb.ListSchedulesRequest.FromString, pb.ListSchedulesResponse.SerializeToString
+            ),
+            "CountSchedules": unary(
+                self.count, pb.CountSchedulesRequest.FromString, pb.CountSchedulesResponse.SerializeToString
             ),
             "PauseSchedule": unary(self.pause, pb.ScheduleRef.FromString, shown),
             "ResumeSchedule": unary(self.resume, pb.ScheduleRef.FromString, shown),
@@ -58,6 +63,9 @@ class ScheduleService:
     async def list(self, request: pb.ListSchedulesRequest, context: Context) -> pb.ListSchedulesResponse:
         with await room_in_turn(self._answers, context.peer(), PULL_BYTES_MAX, remaining_ms(context)):
             return await self._schedules.page(request, remaining_ms(context))
+
+    async def count(self, request: pb.CountSchedulesRequest, context: Context) -> pb.CountSchedulesResponse:
+        return await self._counting.schedules(request, remaining_ms(context))
 
     async def pause(self, request: pb.ScheduleRef, context: Context) -> pb.Schedule:
         asked = ScheduleChanges(request.topic, request.name, Change.SCHEDULE_CHANGE_PAUSE)

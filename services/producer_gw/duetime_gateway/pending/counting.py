@@ -1,13 +1,16 @@
-"""Counts the pending messages of all shards by due time."""
+"""Counts the pending messages of all shards by due time, and the schedules of all shards by topic."""
 
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from duetime.v1 import pending_pb2 as pb
-from duetime_core.errors import DueTimeError
+from duetime.v1 import schedules_pb2
+from duetime_core.errors import DueTimeError, refuse
+from duetime_format.admission import topic_violations
 
-from duetime_gateway.deadlines import shared_timeout_of
+from duetime_gateway.deadlines import ANSWERED_BY, shared_timeout_of
 from duetime_gateway.pending.admission import check_backlog
 from duetime_gateway.pending.asking import Holders
 from duetime_gateway.shards.shard import Shard
@@ -28,19 +31,36 @@ class PendingCounter:
         check_backlog(request)
         timeout_ms = shared_timeout_of(self._timeout_ms, remaining_ms)
         shards = await self._holders.of_topic(request.topic)
-        answers = await asyncio.gather(*(_ask(shard, request, timeout_ms) for shard in shards))
+        answers = await asyncio.gather(*(_ask(shard, "Backlog", request, timeout_ms) for shard in shards))
         return add_up({shard.number: answer for shard, answer in zip(shards, answers, strict=True)})
 
+    async def schedules(
+        self, request: schedules_pb2.CountSchedulesRequest, remaining_ms: float | None
+    ) -> schedules_pb2.CountSchedulesResponse:
+        """Raises: as `count`."""
+        refuse(list(topic_violations("topic", request.topic)) if request.topic else [])
+        shards = await self._holders.of_topic(request.topic)
+        # A scan of millions takes longer than other calls: as long as its caller waits.
+        timeout_ms = self._timeout_ms if remaining_ms is None else remaining_ms * ANSWERED_BY
+        answers = await asyncio.gather(*(_ask(shard, "CountSchedules", request, timeout_ms) for shard in shards))
+        counts: list[schedules_pb2.ScheduleCount] = []
+        for answer in answers:
+            counts += answer.counts if answer is not None else ()
+        counts.sort(key=lambda one: (one.topic, one.shard))
+        return schedules_pb2.CountSchedulesResponse(
+            counts=counts,
+            unreachable_shards=[one.number for one, answer in zip(shards, answers, strict=True) if answer is None],
+        )
 
-async def _ask(shard: Shard, request: pb.BacklogRequest, timeout_ms: float) -> pb.BacklogResponse | None:
+
+async def _ask(shard: Shard, method: str, request: Any, timeout_ms: float) -> Any:
     """The shard's count; None: it does not answer."""
     try:
-        answer: pb.BacklogResponse = await shard.store.ask("Backlog", request, timeout_ms)
+        return await shard.store.ask(method, request, timeout_ms)
     except DueTimeError as error:
         if not error.retriable:
             raise
         return None
-    return answer
 
 
 def add_up(answers: Mapping[int, pb.BacklogResponse | None]) -> pb.BacklogResponse:

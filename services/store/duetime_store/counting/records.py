@@ -1,4 +1,4 @@
-"""The topics of pending records, read from the records: for when neither a column nor a lane's row has them."""
+"""Values of pending records, read from the records: for when neither a column nor a lane's row has them."""
 
 import numpy as np
 from duetime_format import layout, record
@@ -21,6 +21,14 @@ class RecordTopics:
 
     def of(self, units: Units) -> Ints:
         """The number of each unit's topic; NO_TOPIC if its record is missing."""
+        (names,) = self.values(units, _NAMES)
+        number = self._numbers.number
+        # Equal values of neighbours are one object: most lookups repeat the last one.
+        numbers = {name: number(name) for name in set(names) if name is not None}
+        return np.array([NO_TOPIC if name is None else numbers[name] for name in names], np.int64)
+
+    def values(self, units: Units, names: tuple[bytes, ...]) -> list[list[bytes | None]]:
+        """For each property, its value in the record of each unit; None: it has none, or is missing."""
         records: list[bytes] = []
         sizes: list[int] = []
         for position, size in units[["position", "size"]].tolist():
@@ -28,17 +36,14 @@ class RecordTopics:
             is_whole = len(data) == size == layout.size_at(data)
             records.append(data if is_whole else b"")
             sizes.append(size if is_whole else 0)
-        names = _names(records, sizes)
-        number = self._numbers.number
-        # Equal values of neighbours are one object: most lookups repeat the last one.
-        numbers = {name: number(name) for name in set(names) if name is not None}
-        return np.array([NO_TOPIC if name is None else numbers[name] for name in names], np.int64)
+        return _values(records, sizes, names)
 
 
-def _names(records: list[bytes], sizes: list[int]) -> list[bytes | None]:
+def _values(records: list[bytes], sizes: list[int], names: tuple[bytes, ...]) -> list[list[bytes | None]]:
     try:
-        return values(b"".join(records), sizes, _NAMES)[0]
+        return values(b"".join(records), sizes, names)
     except DamagedBytes:
         if len(records) == 1:
-            return [None]
-        return [name for data, size in zip(records, sizes, strict=True) for name in _names([data], [size])]
+            return [[None] for _ in names]
+        alone = [_values([data], [size], names) for data, size in zip(records, sizes, strict=True)]
+        return [[one[column][0] for one in alone] for column in range(len(names))]

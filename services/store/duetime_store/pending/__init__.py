@@ -9,4 +9,5 @@ surveyor     tends the table of counts
 seconds      counts a lane by second
 backlog      Backlog: the number of messages, by due time
 listing      ListPending: the messages, in order of due time
+schedule_counts    CountSchedules: the schedules by topic
 """
