@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
-from duetime.v1 import leases_pb2, store_pb2, store_pb2_grpc
+from duetime.v1 import consumer_pb2, leases_pb2, store_pb2, store_pb2_grpc
 from duetime_format import limits, receipts
 from duetime_format.ranges import offsets_of, ranges
 from google.rpc import code_pb2
@@ -307,7 +307,7 @@ async def test_a_receiver_that_reads_nothing_holds_its_share_of_answers_and_no_m
         options = [("grpc.use_local_subchannel_pool", 1)]
         async with grpc.aio.insecure_channel(f"127.0.0.1:{store.node.port}", options) as channel:
             other = store_pb2_grpc.StoreStub(channel)
-            assert len((await other.Receive(store.request(max_count=1), timeout=60)).messages) == 1
+            assert len((await received(other, store.request(max_count=1))).messages) == 1
         assert answers.used < 20 * MIB
         while len(stream.taken) < count:
             await stream.read()
@@ -315,6 +315,17 @@ async def test_a_receiver_that_reads_nothing_holds_its_share_of_answers_and_no_m
         assert {one.fault.reason for one in stream.taken.values() if one.HasField("fault")} == {"ANSWERS_EXHAUSTED"}
         assert 15 <= len(given) < count
         assert groups.progress.outstanding == len(given) + 1
+
+
+async def received(stub: store_pb2_grpc.StoreStub, request: consumer_pb2.ReceiveRequest) -> Any:
+    """Repeats a call as clients do: an answer that is being made for the other connection of this host is counted."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await stub.Receive(request, timeout=60)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                    raise
 
 
 async def test_a_stop_answers_taken_puts_and_ends_the_stream(store: Consuming) -> None:
