@@ -68,7 +68,18 @@ async def voter_at(trio: Trio, number: int) -> int:
             await asyncio.sleep(0.05)
 
 
+async def whole(trio: Trio) -> None:
+    """Returns once all copies vote and are heard: the group can lose one."""
+    async with asyncio.timeout(2 * DEADLINE_S):
+        while True:
+            members = (await group_of(trio)).members
+            if len(members) == 3 and all(one.heard and one.role == members_pb2.COPY_ROLE_VOTER for one in members):
+                return
+            await asyncio.sleep(0.05)
+
+
 async def lose(trio: Trio, number: int) -> None:
+    await whole(trio)
     await trio.kill(number)
     shutil.rmtree(trio.data(number))
 
@@ -110,8 +121,8 @@ async def test_copy_killed_while_it_rejoins_begins_again_or_continues(trio: Trio
     await lose(trio, lost)
     root = trio.data(lost)
 
-    async def learns() -> bool:
-        return len(at(await group_of(trio), trio.address_of(lost))) > 1
+    async def joins() -> bool:
+        return any(number > 3 for number, _ in at(await group_of(trio), trio.address_of(lost)))
 
     async def has_number() -> bool:
         return root.exists() and has_state(root)
@@ -119,7 +130,7 @@ async def test_copy_killed_while_it_rejoins_begins_again_or_continues(trio: Trio
     async def votes() -> bool:
         return any(votes for number, votes in at(await group_of(trio), trio.address_of(lost)) if number > 3)
 
-    for moment in (learns, has_number, votes):
+    for moment in (joins, has_number, votes):
         await trio.start(lost)
         async with asyncio.timeout(DEADLINE_S):
             while not await moment():  # noqa: ASYNC110  another process
@@ -146,9 +157,9 @@ async def test_number_of_an_attempt_that_wrote_nothing_is_not_used_again(trio: T
     assert group.highest_number == 5
 
 
-async def rejoin(group: Group, address: str) -> int:
-    """The answer of the leader to a process with the number LIFE."""
-    request = members_pb2.RejoinMemberRequest(group=77, address=address, life=LIFE)
+async def rejoin(group: Group, address: str, life: int = LIFE) -> int:
+    """The answer of the leader to a process."""
+    request = members_pb2.RejoinMemberRequest(group=77, address=address, life=life)
     leader = next(member.address for member in group.members if member.number == group.leader)
     caller = Operator({}, NO_CREDENTIALS)
     answer = await caller.call(group.leader, leader, lambda stub: stub.RejoinMember(request, timeout=CALL_S))
@@ -167,18 +178,21 @@ async def attempt(trio: Trio, number: int) -> int:
 
 
 async def test_address_in_use_and_unknown_one_are_refused(trio: Trio) -> None:
-    async def group_that_hears_all() -> Group:
-        while True:
-            group = await group_of(trio)
-            if all(member.heard for member in group.members):
-                return group
-            await asyncio.sleep(0.05)
-
     refusals = {trio.address_of(number): ("COPY_REFUSED", "still answers") for number in trio.numbers}
     refusals |= {"127.0.0.1:1": ("COPY_UNKNOWN", "no copy of the group has"), "a": ("COPY_REFUSED", "HOST:PORT")}
     for address, (reason, text) in refusals.items():
-        async with asyncio.timeout(DEADLINE_S):
-            group = await group_that_hears_all()
-        with pytest.raises(DueTimeError) as refused:
-            await rejoin(group, address)
-        assert (refused.value.reason, text in refused.value.text) == (reason, True), refused.value.text
+        async with asyncio.timeout(2 * DEADLINE_S):
+            while True:
+                # The leader may change, or may not hear a copy of a busy machine: another process asks again.
+                error = await refusal(await group_of(trio), address, random.getrandbits(62))
+                if error is not None and error.reason == reason and text in error.text:
+                    break
+                await asyncio.sleep(0.05)
+
+
+async def refusal(group: Group, address: str, life: int) -> DueTimeError | None:
+    try:
+        await rejoin(group, address, life)
+    except DueTimeError as error:
+        return error
+    return None
