@@ -12,6 +12,7 @@ be applied twice. Rows of unknown kinds are for later releases, and are skipped.
     groups      group: retries after the first delivery, whether it is ordered
     pauses      `topic@group`, both may be empty: begin and end, in Unix ms; end 0: none
     levels      empty: the delay levels of a leader of a shard with copies, and the Unix ms from which they apply
+    cut         empty: all copies of a shard delete the segments of their logs before this position
 """
 
 import json
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 from duetime_format.errors import DamagedBytes
 from duetime_format.levels import DelayLevels
 
-OFFSETS, TOPICS, GROUPS, PAUSES, LEVELS = "offsets", "topics", "groups", "pauses", "levels"
+OFFSETS, TOPICS, GROUPS, PAUSES, LEVELS, CUT = "offsets", "topics", "groups", "pauses", "levels", "cut"
 # Kinds whose values name only the entries to be changed.
 PARTIAL_KINDS = frozenset({OFFSETS})
 # Maximum bytes of rows in one record, but at least one row.
@@ -146,4 +147,5 @@ _SOUND: dict[str, Callable[[Any], bool]] = {
     GROUPS: _is_group,
     PAUSES: _is_pause,
     LEVELS: _are_levels,
+    CUT: _is_count,
 }

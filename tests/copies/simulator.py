@@ -4,7 +4,7 @@
 
 Faults: loss, duplicates, reordering, delays and one-way cuts of the network; kills and power cuts in the middle of any
 operation of a disk, with torn writes; stopped processes; flipped bytes; handovers; members replaced by machines that
-take a directory; lists of entries that are compacted soon, so that members fall behind.
+take a directory; lists of entries that are compacted soon, so that members fall behind; deleted segments.
 """
 
 import heapq
@@ -26,7 +26,7 @@ from duetime_store.copies.reads import LeaderMoment
 from duetime_store.copies.roster import Roster
 from duetime_store.copies.scanning import Damage
 from duetime_store.copies.statefile import RaftState, StateFile
-from duetime_store.copies.taking import Ask, Check, Giver, Listing, Read, SourceBehind, begin, take
+from duetime_store.copies.taking import Ask, Check, Giver, Listing, Read, SourceBehind, TakenOtherwise, begin, take
 from duetime_store.copies.writes import Sending, Write
 from duetime_store.log.commitlog import CommitLog
 
@@ -157,7 +157,7 @@ class Machine:
         except StopIteration:
             self.group.taken += 1
             self._open_whole()
-        except SourceBehind:
+        except (SourceBehind, TakenOtherwise):
             self.group.after(20, self._take, life)
         except PowerCut:
             self.crash(power=True)
@@ -170,6 +170,8 @@ class Machine:
 
     def _open(self) -> None:
         self.log = CommitLog(self.disk, self.root / "commitlog", SEGMENT_BYTES)
+        if self.log.min_position > self.file.state.position:
+            raise Violation(f"the log of copy {self.number} has lost its beginning")
         # Fixed and different timeouts: the core's own random numbers would not repeat, and equal ones split votes.
         timeout = 10 + self.group.dice.randrange(4) * len(self.group.voters) + self.number
         try:
@@ -223,7 +225,25 @@ class Machine:
             self.act(self.copy.tick)
             if self.copy is not None:
                 self.act(self._complete)
+            if self.copy is not None and self.group.cuts:
+                self._shorten(self.copy)
             self.group.after(TICK_MS - 2 + self.group.dice.randrange(5), self.tick, life)
+
+    def _shorten(self, copy: Copy) -> None:
+        """Deletes the oldest segment before a position that is committed, once no start needs it."""
+        segment = self.log.segment_at(self.log.min_position)
+        if segment is None or segment.end + SEGMENT_BYTES > copy.entry(copy.node.status()["applied"]).end:
+            return
+        if copy.begin < segment.end:
+            self.act(lambda: copy.shorten(segment.end))
+            return
+        self.log.drop(segment)
+        self.group.deleted += 1
+        try:
+            self.disk.unlink(segment.path)
+            self.disk.sync_directory(segment.path.parent)
+        except PowerCut:
+            self.crash(power=True)
 
     def _complete(self) -> None:
         """The next step of members that join, as a leader takes it."""
@@ -418,11 +438,10 @@ class Group:
         self.voters = tuple(range(1, members + 1))
         self.truth = Truth()
         self.now = 0
-        # Repaired ranges; faults; directories taken, machines removed; members that fell behind; reads
-        # completed.
+        # Repaired ranges; faults; directories taken, machines removed; members that fell behind; completed reads.
         self.repaired = self.faults = self.taken = self.removed = self.behind = self.reads = 0
-        # See Copy.
-        self.entries_max = ENTRIES_MAX
+        # See Copy; whether segments are deleted, and their number.
+        self.entries_max, self.cuts, self.deleted = ENTRIES_MAX, False, 0
         self._events: list[tuple[int, int, Callable[..., None], tuple[object, ...]]] = []
         self._serial = 0
         # (sender, receiver) of cut ways.

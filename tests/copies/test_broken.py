@@ -101,6 +101,16 @@ def reads_before_an_entry_of_the_term(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Copy, "moment", property(moment))
 
 
+def segments_deleted_before_the_base_is_written(patch: pytest.MonkeyPatch) -> None:
+    shorten = Copy.shorten
+
+    def broken(copy: Copy, position: int) -> None:
+        shorten(copy, position)
+        copy.begin = position
+
+    patch.setattr(Copy, "shorten", broken)
+
+
 # The rules, each with a seed from which on few lives are needed.
 RULES: list[tuple[Callable[[pytest.MonkeyPatch], None], int]] = [
     (no_flush_of_entries, 0),
@@ -114,6 +124,7 @@ RULES: list[tuple[Callable[[pytest.MonkeyPatch], None], int]] = [
     (reads_without_a_proof, 0),
     (reads_that_join_the_round_under_way, 0),
     (reads_before_an_entry_of_the_term, 0),
+    (segments_deleted_before_the_base_is_written, 30),
 ]
 
 

@@ -1,12 +1,15 @@
-"""Copies that forget old entries: one that was away for longer takes a directory."""
+"""Copies that forget old entries, and delete old segments: one that was away for longer takes a directory."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from duetime_core.errors import StartupError
+from duetime_store.offline.verify import verify
+from duetime_store.settings import StoreSettings
 
 from tests.copies.kills import entries_of
 from tests.copies.processes import MIB
@@ -57,8 +60,8 @@ class Supervisor:
 
 
 @asynccontextmanager
-async def supervised(root: Path) -> AsyncIterator[Supervisor]:
-    async with Nodes(root) as nodes:
+async def supervised(root: Path, **settings: Any) -> AsyncIterator[Supervisor]:
+    async with Nodes(root, **settings) as nodes:
         supervisor = Supervisor(nodes)
         for number in NUMBERS:
             supervisor.watch(number)
@@ -101,3 +104,47 @@ async def test_copy_that_was_away_for_too_long_takes_a_directory(
     for log, entries in found.values():
         log.close()
         assert entries[-1].index - entries[0].index < 2 * ENTRIES_MAX
+
+
+def begin_of(root: Path) -> int:
+    """The position at which the log in a directory begins."""
+    return min(int(path.name) for path in (root / "commitlog").iterdir())
+
+
+PENDING = 20
+
+
+async def test_copies_delete_the_same_segments(tmp_path: Path) -> None:
+    """Pending messages are kept, also by another leader. A copy that was away takes a log without its beginning."""
+    roots = {number: tmp_path / str(number) for number in NUMBERS}
+    limits = {"retention_bytes": 3 * MIB, "retention_check_ms": 50, "checkpoint_ms": 100}
+    async with supervised(tmp_path, **limits) as supervisor:
+        nodes = supervisor.nodes
+        for _ in range(PENDING):
+            await nodes.put(level=18)
+
+        async def cut(position: int, *numbers: int) -> None:
+            while any(begin_of(roots[number]) < position for number in numbers):
+                await nodes.put()
+
+        await cut(2 * MIB, *NUMBERS)
+        leader = await nodes.leader()
+        away, other = (number for number in NUMBERS if number != leader)
+        last = nodes.membership(away).member.status["last"]
+        await supervisor.leave(away)
+        while min(nodes.base(leader), nodes.base(other)) <= last + ENTRIES_MAX:
+            await nodes.put()
+        await nodes.start(away)
+        supervisor.watch(away)
+        await nodes.until(lambda: any("takes a directory" in text for text in supervisor.ends[away]))
+        await nodes.until(lambda: nodes.base(away) > last)
+        await supervisor.leave(leader)
+        await cut(begin_of(roots[leader]) + 2 * MIB, away, other)
+        assert await nodes.pending(level=18) == PENDING
+        await nodes.start(leader)
+        supervisor.watch(leader)
+        await nodes.until(lambda: nodes.base(leader) > last)
+        await cut(begin_of(roots[away]) + MIB, *NUMBERS)
+    for root in roots.values():
+        report = verify(root, StoreSettings(data_dir=root).levels)
+        assert report.is_sound, report.damages[:3]

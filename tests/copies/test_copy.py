@@ -336,6 +336,27 @@ def test_member_that_lacks_forgotten_entries_has_to_take_a_directory(hosts: dict
     assert raised.value.index == 11
 
 
+def test_position_before_which_no_start_needs_the_log_is_durable(hosts: dict[int, Host]) -> None:
+    elect(hosts, 1)
+    host = hosts[2]
+    for number in range(4):
+        hosts[1].propose(b"%d" % number)
+        exchange(hosts)
+    hosts[1].copy.tick()
+    exchange(hosts)
+    entry = host.copy.entries[3]
+    host.copy.shorten(entry.position + 1)
+    assert (host.copy.entries[0], host.copy.begin, host.file.state.position) == (entry, 0, 0)
+    host.write_all()
+    assert (host.copy.begin, host.file.state.position) == (entry.end, entry.end)
+    host.copy.shorten(entry.end)
+    host.write_all()
+    assert host.copy.begin == entry.end
+    host.close()
+    host.open()
+    assert (host.copy.begin, host.copy.entries[1].index) == (entry.end, entry.index + 1)
+
+
 def test_base_has_the_members_as_of_it(hosts: dict[int, Host]) -> None:
     elect(hosts, 1)
     host = hosts[1]

@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
-from duetime.v1 import store_pb2, store_pb2_grpc
+from duetime.v1 import gateway_pb2, store_pb2, store_pb2_grpc
 from duetime_core.clock import SystemClock, turn
 from duetime_core.errors import StartupError
 from duetime_core.rpc.serving import make_channel
@@ -27,7 +28,8 @@ NUMBERS = (1, 2, 3)
 class Nodes:
     """Three store nodes in this process, each on a disk of its own."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, **settings: Any) -> None:
+        self.settings = settings
         ports = free_ports(6)
         self.root, self.ports = root, dict(zip(NUMBERS, ports[:3], strict=True))
         self.copies = ",".join(f"{number}=127.0.0.1:{port}" for number, port in zip(NUMBERS, ports[3:], strict=True))
@@ -59,6 +61,7 @@ class Nodes:
             reserve_bytes=0,
             disk_used_max=0.9,
             drain_ms=0,
+            **self.settings,
         )
         node = self.nodes[number] = StoreNode(settings, SystemClock(), self.disks[number])
         await node.start()
@@ -79,18 +82,24 @@ class Nodes:
     def _serving(self) -> list[int]:
         return [number for number, node in self.nodes.items() if node._serving and node._serving.server.health.ready]
 
-    async def put(self) -> None:
+    async def put(self, *, level: int = 0) -> None:
         """Sends a message, until it is answered."""
         self.sent_count += 1
-        request = store_pb2.PutRequest(records=sent(f"m{self.sent_count}", body=bytes(10_000)))
+        request = store_pb2.PutRequest(records=sent(f"m{self.sent_count}", body=bytes(10_000), level=level))
+        await self._answer(self.stub.Put, request)
+
+    async def pending(self, level: int) -> int:
+        """Messages that wait in a lane."""
+        lanes = (await self._answer(self.stub.ListLanes, gateway_pb2.ListLanesRequest())).lanes
+        return sum(lane.pending_count for lane in lanes if lane.level == level)
+
+    async def _answer(self, call: Any, request: Any) -> Any:
         async with asyncio.timeout(DEADLINE_S):
             while True:
                 try:
-                    await self.stub.Put(request, timeout=DEADLINE_S, wait_for_ready=True)
+                    return await call(request, timeout=DEADLINE_S, wait_for_ready=True)
                 except grpc.aio.AioRpcError:
                     await asyncio.sleep(0.02)
-                else:
-                    return
 
     def flushed(self, number: int) -> int:
         """Index of the last entry on a copy's disk."""

@@ -19,6 +19,7 @@ def test_groups_keep_all_that_they_answered(part: int, tmp_path: Path) -> None:
     assert sum(group.repaired for group in groups) > 0
     assert sum(group.behind for group in groups) > 0
     assert sum(group.reads for group in groups) > 5 * LIVES
+    assert sum(group.deleted for group in groups) > 0
 
 
 def test_seed_repeats_a_life(tmp_path: Path) -> None:

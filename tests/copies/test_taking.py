@@ -144,6 +144,33 @@ def test_log_that_grows_while_it_is_taken_is_taken_up_to_its_last_segment(
     assert checked == [f"commitlog/{file_name(number * SEGMENT_BYTES)}" for number in range(3)]
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_log_whose_beginning_is_deleted_while_it_is_taken_begins_later(
+    source: Source, file: StateFile, tmp_path: Path, is_there: bool
+) -> None:
+    """Retention of the member deletes two segments: before the second one is checked, or while it is read."""
+    first, second = (f"commitlog/{file_name(number * SEGMENT_BYTES)}" for number in range(2))
+    steps, answer, deletes = take(Disk(), tmp_path / "target", file), None, Check(second, SEGMENT_BYTES)
+    while file.state.is_taking:
+        try:
+            ask = steps.send(answer)
+        except StopIteration:
+            break
+        answer = source.answer(ask) if is_there or ask != deletes else None
+        if ask == deletes and (source.root / second).exists():
+            source.points = [replace(POINT, begin=2 * SEGMENT_BYTES)] * 3
+            for path in (first, second):
+                (source.root / path).unlink()
+    assert [path.name for path in (tmp_path / "target" / "commitlog").iterdir()] == [file_name(2 * SEGMENT_BYTES)]
+    assert file.state.base == POINT.entry
+
+
+def test_missing_segment_is_no_deleted_one(source: Source, file: StateFile, tmp_path: Path) -> None:
+    (source.root / "commitlog" / file_name(SEGMENT_BYTES)).unlink()
+    with pytest.raises(TakenOtherwise, match="is missing"):
+        run(source, file, tmp_path / "target")
+
+
 @pytest.mark.parametrize("path", ["../secret", "/etc/passwd", "lock", "duetimeRaft", "config/../../secret", ""])
 def test_other_files_are_not_given(source: Source, path: str) -> None:
     with pytest.raises(NotFound):

@@ -5,6 +5,7 @@ import json
 import pytest
 from duetime_format.changes import (
     BODY_BYTES,
+    CUT,
     GROUPS,
     LEVELS,
     OFFSETS,
@@ -29,6 +30,7 @@ def test_rows_come_back() -> None:
         StateChange(GROUPS, "billing", [15, False]),
         StateChange(PAUSES, "@billing", [1, 0]),
         StateChange(LEVELS, "", ["1s 5s", 17]),
+        StateChange(CUT, "", 1 << 30),
     ]
     (body,) = bodies(rows)
     assert decode(body) == rows

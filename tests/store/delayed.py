@@ -27,6 +27,9 @@ class Delayed:
     def write(self, group: FlushBatch) -> None:
         """See Committer."""
 
+    async def shorten(self, position: int) -> None:
+        """See Committer."""
+
     def propose(self, group: FlushBatch) -> "asyncio.Future[None]":
         """See Committer."""
         assert group.end > self.last_end, "groups are proposed in the order of the log"

@@ -35,6 +35,7 @@ from duetime_store.pending.listing import PendingList
 from duetime_store.pending.replacing import MessageReplacer
 from duetime_store.pending.targets import PendingTargets
 from duetime_store.reading.turns import ScanTurns
+from duetime_store.recovery.cutting import LogCut
 from duetime_store.recovery.moving import PendingMover
 from duetime_store.recovery.retention import Cleaner, Policy, SegmentDropper
 from duetime_store.writing.staging import OK
@@ -122,8 +123,8 @@ class PendingLife(Life):
         self.replacing = MessageReplacer(store, targets, self.keys, self.flusher, turns, self.metrics, names)
         self.listing = PendingList(store.lanes, store.ledger, reader, turns)
         mover = PendingMover(store, reader, self.flusher, self.metrics, turns)
-        dropping = mover, self.checkpointer, self.worker, turns
-        dropper = SegmentDropper(store.log, store.queues, *dropping, self._dropped)
+        dropping = mover, self.checkpointer, self.worker, turns, self._dropped
+        dropper = SegmentDropper(store.log, store.queues, *dropping, LogCut(store, self.flusher, self.committer, ()))
         used = mover, dropper, self.disk, self.metrics, turns
         self.cleaner = Cleaner(store, *used, policy=Policy(age_ms=0), unread=lambda _: iter(()))
         with suppress(OSError):

@@ -173,9 +173,12 @@ class StoreNode:
 
         async def save(opened: OpenedStore) -> None:
             registry = CollectorRegistry()
-            base = self._base(directory, reserve, Alone(), StoreMetrics(registry), registry)
+            base = self._base(directory, reserve, membership.committer, StoreMetrics(registry), registry)
             parts = await run(self._threads.checkpoint, make_parts, base, opened)
             await parts.checkpointer.write()
+            # A takeover waits for no more than one segment.
+            while not membership.member.elected.done() and await parts.cleaner.drop_cut():
+                pass
 
         follower = self._follower = Follower(
             directory, self._settings, membership.clock, self._threads.checkpoint, save
@@ -298,9 +301,7 @@ class StoreNode:
             group.create_task(parts.late.run(parts.flusher.units_late))
             if parts.indexer:
                 group.create_task(parts.indexer.run())
-            if not self._settings.members:
-                # A copy begins its chain of entries with the first one: the log is kept whole.
-                group.create_task(parts.cleaner.run())
+            group.create_task(parts.cleaner.run())
             group.create_task(parts.expirer.run())
             group.create_task(parts.lites.run())
             group.create_task(parts.lites.sweep())

@@ -67,6 +67,7 @@ from duetime_store.reading.reader import Reader
 from duetime_store.reading.subscriptions import Subscriptions
 from duetime_store.reading.turns import ScanTurns
 from duetime_store.recovery.checkpointer import Checkpointer, CheckpointKeeper
+from duetime_store.recovery.cutting import LogCut
 from duetime_store.recovery.moving import PendingMover
 from duetime_store.recovery.recovery import OpenedStore
 from duetime_store.recovery.retention import Cleaner, Policy, SegmentDropper
@@ -240,7 +241,7 @@ def make_parts(base: StoreBase, opened: OpenedStore) -> StoreParts:
         checks=checks,
         giving_up=giving_up,
         stand_ins=StandInAssigner(store.lanes, store.clock, metrics),
-        cleaner=_make_cleaner(base, store, reader, flusher, checkpointer, left, _dropping(groups, indexer)),
+        cleaner=_make_cleaner(base, opened, reader, flusher, checkpointer, left, _dropping(groups, indexer)),
         exporter=_make_exporter(base, store),
         subscriptions=_make_subscriptions(base, store, reader, traffic),
         traffic=traffic,
@@ -424,14 +425,15 @@ def _dropping(groups: GroupRegistry, indexer: Indexer | None) -> Callable[[int],
 
 def _make_cleaner(
     base: StoreBase,
-    store: Store,
+    opened: OpenedStore,
     reader: Reader,
     flusher: Flusher,
     checkpointer: Checkpointer,
     left: FindUnread,
     dropped: Callable[[int], Iterator[None]],
 ) -> Cleaner:
-    settings, metrics, turns = base.settings, base.metrics, base.turns
+    settings, metrics, turns, store = base.settings, base.metrics, base.turns, opened.store
+    cut = LogCut(store, flusher, base.committer, opened.changes.of(changes.CUT))
     policy = Policy(
         settings.retention_ms,
         settings.retention_bytes,
@@ -441,5 +443,5 @@ def _make_cleaner(
         settings.retention_check_ms,
     )
     mover = PendingMover(store, reader, flusher, metrics, turns)
-    dropper = SegmentDropper(store.log, store.queues, mover, checkpointer, base.worker, turns, dropped)
+    dropper = SegmentDropper(store.log, store.queues, mover, checkpointer, base.worker, turns, dropped, cut)
     return Cleaner(store, mover, dropper, base.disk, metrics, turns, policy=policy, unread=left)

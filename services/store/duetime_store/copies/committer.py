@@ -46,3 +46,7 @@ class Copies:
         """See Committer: the core has had the group since it is being written."""
         committed, self._committed = self._committed, None
         return committed
+
+    async def shorten(self, position: int) -> None:
+        """See Committer."""
+        await self._member.shorten(position)

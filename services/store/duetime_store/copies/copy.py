@@ -1,5 +1,6 @@
 """One copy of a replicated log: joins Raft's core, the bytes of the commit log, and the marks in it."""
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 from typing import Literal
@@ -106,6 +107,8 @@ class Copy:
         state = self._state = file.state
         self._log, self._file, self._writer = log, file, Writer(log, file)
         self.entries, self._entries_max = [first, *found], entries_max
+        # A start reads the log from this position on.
+        self.begin = first.end
         self.flushed = self.entries[-1]
         self.sendings: list[Sending] = []
         self.committed: list[Entry] = []
@@ -189,7 +192,11 @@ class Copy:
             del self._rosters[0]
         roster = self._rosters[0][1]
         self._looked = max(self._looked, index)
-        self._writes.append(Write(lambda: self._writer.begin_after(base, roster)))
+        self._writes.append(Write(lambda: self._writer.begin_after(base, roster), begin=base.end))
+
+    def shorten(self, position: int) -> None:
+        """Forgets the entries before a published position, and the one that has it. `begin` follows."""
+        self.compact(self.entries[0].index + bisect_left(self.entries, position, key=_end))
 
     def receive(self, message: bytes, payload: bytes) -> bool:
         """Takes a message; False: it or its bytes are not valid, and nothing changed."""
@@ -322,6 +329,8 @@ class Copy:
         if write.entry is not None:
             self.flushed = write.entry
             self._unwritten.pop((write.entry.index, write.entry.term), None)
+        if write.begin is not None:
+            self.begin = write.begin
         self.sendings += write.sendings
         if write.number:
             self.node.persisted(write.number)
@@ -413,6 +422,10 @@ class Copy:
             parts.append(part)
             position += len(part)
         return b"".join(parts)
+
+
+def _end(entry: Entry) -> int:
+    return entry.end
 
 
 def _core_data(entry: Entry) -> bytes:

@@ -74,6 +74,8 @@ class Member:
         self._confirming: deque[tuple[int, Done]] = deque()
         # Answers by their proof: entry, round.
         self.confirmed = {"entry": 0, "round": 0}
+        # Positions before which no start is to need the log.
+        self._shortening: deque[tuple[int, Done]] = deque()
         # Entries before this position of the log are committed, and on this copy's disk.
         self.committed_end = copy.entries[0].end
         self.status = copy.node.status()
@@ -246,6 +248,15 @@ class Member:
             log.info("leadership is handed over: this copy is replaced", copy=max(peers)[2])
             self.transfer(max(peers)[2])
 
+    async def shorten(self, position: int) -> None:
+        """On return, no start of this copy needs the log before a published position. Positions rise."""
+        if self._copy.begin < position:
+            done = asyncio.get_running_loop().create_future()
+            self._shortening.append((position, done))
+            self._copy.shorten(position)
+            self._changed.set()
+            await done
+
     @property
     def roster(self) -> Roster:
         """The members as of the last committed entry."""
@@ -333,6 +344,8 @@ class Member:
             _done(self._writing.popleft()[1])
         while self._confirming and copy.is_answered(self._confirming[0][0]):
             _done(self._confirming.popleft()[1])
+        while self._shortening and self._shortening[0][0] <= copy.begin:
+            _done(self._shortening.popleft()[1])
         committed, copy.committed = copy.committed, []
         self.status = copy.node.status()
         for entry in committed:

@@ -111,17 +111,26 @@ def take(disk: Disk, root: Path, file: StateFile) -> Generator[Ask, Any, None]:
 def _take_log(disk: Disk, root: Path, taken: set[str]) -> Generator[Ask, Any, Point]:
     """Takes the log up to a point less than a segment before the member's present one; adds its files to `taken`."""
     point: Point = (yield List()).point
-    at, size, end = point.begin, point.segment_bytes, point.entry.end
+    at, size, end, segments = point.begin, point.segment_bytes, point.entry.end, set[str]()
     while at < end:
         if end < at + size:
             # A long log takes long: without its later part, the leader might have compacted the entries after it.
             point = (yield List()).point
             end = point.entry.end
         path = f"{LOG}/{file_name(at)}"
-        if not (yield from _take_file(disk, root, path, size, min(end - at, size))):
-            raise TakenOtherwise(f"the segment {path} was deleted meanwhile")
-        taken.add(path)
-        at += size
+        try:
+            if not (yield from _take_file(disk, root, path, size, min(end - at, size))):
+                raise TakenOtherwise(f"the segment {path} is missing")
+        except TakenOtherwise:
+            # Unless retention has deleted it: then the log begins later.
+            point, segments = (yield List()).point, set()
+            if point.begin <= at:
+                raise
+            at, end = point.begin, point.entry.end
+        else:
+            segments.add(path)
+            at += size
+    taken |= segments
     return point
 
 

@@ -31,6 +31,8 @@ class Write:
     sendings: list[Sending] = field(default_factory=list)
     # The last entry on the disk after it.
     entry: Entry | None = None
+    # Position before which no start needs the log after it.
+    begin: int | None = None
     # Whether nothing else is sent or applied before it.
     is_awaited: bool = False
 

@@ -103,7 +103,7 @@ class Follower:
         await self._run(self._read_to, commit_log, end)
         # A checkpoint costs a start. `checkpoint_bytes` bounds the log that a start reads; this one has read it.
         if end > self._saved_end and self._clock.monotonic_ms() - self._saved_ms >= self._settings.checkpoint_ms:
-            await self._save()
+            await self._save(commit_log)
 
     async def open(self, commit_log: CommitLog, end: int) -> OpenedStore:
         """The store as of the last entry, which ends at `end`. Raises: StartupError."""
@@ -149,11 +149,15 @@ class Follower:
         self._recovery = None
         return opened
 
-    async def _save(self) -> None:
+    async def _save(self, commit_log: CommitLog) -> None:
         opened = self._opened = await self._run(self._finish, False)
         if opened.store.is_idle and not opened.store.journal.entries:
             # Otherwise the next leader has to write records first.
-            await self._write(opened)
+            try:
+                await self._write(opened)
+            finally:
+                # It may have deleted segments.
+                commit_log.min_position = opened.store.log.min_position
         await self._run(self.close)
 
     def close(self) -> None:

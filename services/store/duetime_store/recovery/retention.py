@@ -12,6 +12,9 @@ A lane entry is one unit, and readers use the unit: they find the old record or 
 between any two steps the segment still exists, recovery points units to the newest copy of an entry, and cleaning
 restarts.
 
+With copies of the shard the leader decides. Before step 3 it records the cut (cutting.py); a follower deletes the same
+segments after its next checkpoint.
+
 Source: RocketMQ 4.9.3 CleanCommitLogService, which deletes pending messages.
 """
 
@@ -32,6 +35,7 @@ from duetime_store.metrics import StoreMetrics
 from duetime_store.queues.queues import Queues
 from duetime_store.reading.turns import ScanTurns
 from duetime_store.recovery.checkpointer import Checkpointer
+from duetime_store.recovery.cutting import LogCut
 from duetime_store.recovery.moving import PendingMover
 from duetime_store.writing.store import Store
 
@@ -83,6 +87,7 @@ class SegmentDropper:
         worker: FileWorker,
         turns: ScanTurns,
         dropped: Callable[[int], Iterator[None]],
+        cut: LogCut,
     ) -> None:
         """`worker`: the checkpoints' one thread, so that no file is deleted while a checkpoint flushes it. `dropped` is
         called with the new start of the log, and its result is iterated to the end."""
@@ -93,9 +98,11 @@ class SegmentDropper:
         self._worker = worker
         self._turns = turns
         self._dropped = dropped
+        self.cut = cut
 
     async def drop(self, segment: Segment, reason: str) -> bool:
         """False: not yet."""
+        await self.cut.reach(segment.end)
         end = self._log.published_end
         await self._checkpointer.write()
         if self._checkpointer.position < end or await self._mover.pending(segment.end):
@@ -175,14 +182,24 @@ class Cleaner:
         """One round: deletes every segment that the policy names."""
         self._stamp()
         while not self._store.read_only_reason and (segment := self._oldest()) is not None:
-            reason = self._reason(segment)
-            if not reason or (reason == "room" and not await self._is_read(segment)):
-                return
-            if not await self._clear(segment, forced=reason != "age"):
-                return
-            if not await self._dropper.drop(segment, reason):
+            reason = await self._cleared(segment)
+            if not reason or not await self._dropper.drop(segment, reason):
                 return
             self._metrics.retention_segments.labels(reason).inc()
+
+    async def _cleared(self, segment: Segment) -> str:
+        """The reason to delete the segment, which has no pending records any more; empty: it stays."""
+        reason = "cut" if segment.end <= self._dropper.cut.position else self._reason(segment)
+        if not reason or (reason == "room" and not await self._is_read(segment)):
+            return ""
+        return reason if await self._clear(segment, forced=reason not in ("age", "cut")) else ""
+
+    async def drop_cut(self) -> bool:
+        """At a copy that follows: deletes the oldest segment, if it is before the leader's cut."""
+        segment = self._oldest()
+        if segment is None or segment.end > self._dropper.cut.position:
+            return False
+        return await self._dropper.drop(segment, "cut")
 
     def _stamp(self) -> None:
         """Sets the time of the files that have become full: a segment's age counts from then."""

@@ -71,6 +71,9 @@ class Committer(Protocol):
         """
         ...
 
+    async def shorten(self, position: int) -> None:
+        """Returns once a start needs no part of the log before a position, which is committed."""
+
 
 class Alone:
     """The committer of a shard with one copy: a flushed group is committed."""
@@ -83,4 +86,7 @@ class Alone:
         """See Committer."""
 
     def propose(self, group: FlushBatch) -> None:
+        """See Committer."""
+
+    async def shorten(self, position: int) -> None:
         """See Committer."""
