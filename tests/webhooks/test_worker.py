@@ -85,6 +85,7 @@ async def test_receiver_that_is_gone_under_load_loses_nothing_and_costs_each_mes
     sent = [Message("orders", b"x", id=f"m{number}") for number in range(count)]
     await rig.producer.send_many(sent)
     await rig.receiver.until(16)
+    answered = worker._follower._deliveries["paid"].webhook.stored
     held.set()
     found = await rig.until(lambda one: one.paused)
     assert found.pause_reason == "the receiver answered 410 Gone"
@@ -105,6 +106,9 @@ async def test_receiver_that_is_gone_under_load_loses_nothing_and_costs_each_mes
     ids = [one.headers["webhook-id"] for one in rig.receiver.requests]
     assert sorted(ids[stopped:]) == sorted(message.id for message in sent)
     assert await dead_letters(rig) == []
+    # A late answer of before undoes no resumption.
+    await worker._follower.pause(answered, "410 Gone")
+    assert not (await rig.shown()).paused
 
 
 async def test_rotation_signs_with_both_secrets_until_the_old_one_ends(rig: WebhookRig) -> None:

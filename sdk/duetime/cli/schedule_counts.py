@@ -22,7 +22,7 @@ def count(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Count schedules by topic and shard, and the paused ones among them.
+    """Count schedules by topic and shard, paused ones apart.
 
     The numbers of a shard are of one moment. The exit code is 1 if a shard does not answer.
 

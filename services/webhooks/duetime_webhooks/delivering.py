@@ -77,6 +77,8 @@ class WebhookDelivery:
     def __init__(self, parts: DeliveryParts, webhook: OpenedWebhook) -> None:
         self._parts = parts
         self.webhook = webhook
+        # Held by one answer at a time that pauses the webhook: the first ends this delivery.
+        self.pausing = asyncio.Lock()
         self._consumer: Consumer | None = None
         self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

@@ -148,9 +148,16 @@ class WebhookFollower:
             rare.warning("test of a webhook failed", webhook=name, why=error.text)
 
     async def pause(self, stored: StoredWebhook, error: str) -> None:
-        """Pauses a webhook whose receiver wants no more messages, unless it was changed meanwhile."""
-        reason = f"the receiver answered {error}"
+        """Pauses a webhook whose receiver wants no more messages, unless it was changed or paused meanwhile."""
+        delivery = self._deliveries.get(stored.name)
+        # An equal webhook may be one that was resumed after this answer.
+        if delivery is None or delivery.webhook.stored is not stored:
+            return
+        async with delivery.pausing:
+            if self._deliveries.get(stored.name) is delivery:
+                await self._pause(stored, f"the receiver answered {error}")
 
+    async def _pause(self, stored: StoredWebhook, reason: str) -> None:
         def work(session: Session) -> bool:
             paused = table.pause_by_worker(session, stored, reason)
             if paused:
