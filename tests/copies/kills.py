@@ -11,7 +11,7 @@ import asyncio
 import random
 import signal
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -261,14 +261,26 @@ def entries_of(root: Path) -> tuple[CommitLog, list[Entry]]:
     return log, found.entries
 
 
+def kept(entries: Sequence[Entry], known: Sequence[Mapping[int, int]]) -> Sequence[Entry]:
+    """The entries without the tail of a copy that was killed before it dropped it. A majority does not have such an
+    entry, and another copy has one of a later term at its index. `known`: terms by index, of all copies."""
+    for place, entry in enumerate(entries):
+        terms = [terms.get(entry.index, 0) for terms in known]
+        if 2 * terms.count(entry.term) <= len(terms) and max(terms) > entry.term:
+            return entries[:place]
+    return entries
+
+
 def compare(trio: Trio) -> int:
-    """The directories are sound, and the logs equal up to the end of the shortest one. Returns its entries."""
+    """The directories are sound, and the logs equal up to the end of the shortest one; entries that were overruled do
+    not count. Returns its entries."""
     for number in trio.numbers:
         report = verify(trio.data(number), DelayLevels.parse(LEVELS))
         assert report.is_sound, f"copy {number}: {report.damages[:3]}"
     opened = {number: entries_of(trio.data(number)) for number in trio.numbers}
     assert all(entries for _, entries in opened.values()), "a copy has no entry"
-    count = min(entries[-1].index for _, entries in opened.values())
+    known = [{entry.index: entry.term for entry in entries} for _, entries in opened.values()]
+    count = min(kept(entries, known)[-1].index for _, entries in opened.values())
     ends = {entry.end for _, entries in opened.values() for entry in entries if entry.index == count}
     assert len(ends) == 1, f"the copies end entry {count} at {ends}"
     (end,) = ends
