@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 from duetime_core.errors import DueTimeError
@@ -27,7 +28,10 @@ class Making:
         self.making: list[tuple[asyncio.Future[None], str]] = []
 
     def add_topic(self) -> None:
-        self.run(self._add_topic(f"topic{len(self.store.queues.counts)}"))
+        known = self.store.queues.counts
+        # A power cut may have taken a topic before this one: then the next name is in use.
+        names = map("topic{}".format, count(len(known)))
+        self.run(self._add_topic(next(name for name in names if name not in known)))
 
     async def _add_topic(self, name: str) -> None:
         with suppress(DueTimeError):
