@@ -251,9 +251,12 @@ class Copy:
     def can_change(self) -> bool:
         """Whether this copy leads, and no change is under way. One of an earlier leader may have the next number."""
         status = self.node.status()
-        is_current = self.entry(status["applied"]).term == status["term"]
-        is_free = is_current and status["applied"] >= self._change and not self.roster.voters_outgoing
-        return status["role"] == "leader" and not status["transfer"] and is_free
+        is_free = status["applied"] >= self._change and not self.roster.voters_outgoing
+        return self._knows_all(status) and not status["transfer"] and is_free
+
+    def _knows_all(self, status: "duetime_raft.Status") -> bool:
+        """Whether this copy leads, and has committed an entry of its term, and so all that earlier leaders answered."""
+        return status["role"] == "leader" and self.entry(status["applied"]).term == status["term"]
 
     @property
     def next_change(self) -> list[tuple[int, Role]]:
@@ -286,9 +289,7 @@ class Copy:
     def moment(self) -> LeaderMoment | None:
         """The present, if this copy leads, and has committed all entries that earlier leaders may have answered."""
         status = self.node.status()
-        # A leader knows this once an entry of its own term is committed.
-        knows_all = self.entry(status["applied"]).term == status["term"]
-        return LeaderMoment(status["term"], self.last.index) if status["role"] == "leader" and knows_all else None
+        return LeaderMoment(status["term"], self.last.index) if self._knows_all(status) else None
 
     def ask(self) -> int:
         """Has the next round of heartbeats begin, and returns its number; only while there is a `moment`."""
